@@ -1,0 +1,75 @@
+//! The bounds: every buffer, queue and wait has one, with a name and a default. What an operator
+//! may change is in [`Limits`] (section `[limits]` of the configuration); what follows from the
+//! design is a constant. The relations between them are checked when this file compiles.
+
+use serde::Deserialize;
+
+/// Longest token that proves ownership of a lock, in bytes. The shortest has one byte.
+pub const TOKEN_BYTES: usize = 256;
+
+/// Longest frame of a lock command, in bytes: a longer one is refused before it is buffered.
+pub const LOCK_COMMAND_BYTES: usize = 16 * 1024;
+
+/// Most arguments of a lock command, its name included.
+pub const LOCK_COMMAND_ARGUMENTS: usize = 16;
+
+/// Longest inline command, and longest `*<count>` or `$<length>` line, in bytes (Redis's
+/// `PROTO_INLINE_MAX_SIZE`).
+pub const LINE_BYTES: usize = 64 * 1024;
+
+/// Longest argument that can be announced, in bytes (Redis's `proto-max-bulk-len`).
+pub const BULK_BYTES: u64 = 512 * 1024 * 1024;
+
+/// Most arguments of one command (Redis's own limit, `INT_MAX`).
+pub const ARGUMENTS: u64 = i32::MAX as u64;
+
+/// Bytes read from one socket at a time.
+pub const READ_BYTES: usize = 16 * 1024;
+
+/// What an operator may change.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Clients connected at a time; one more gets `-ERR max number of clients reached`.
+    pub clients: usize,
+    /// Locks this gate knows of at a time (held or waited for); one more gets `-MAXLOCKS`.
+    pub locks: usize,
+    /// Requests that wait for one lock; one more gets `-MAXWAITERS`.
+    pub waiters: usize,
+    /// Longest name of a lock, in bytes.
+    pub key_bytes: usize,
+    /// Commands kept behind a waiting `LOCK`; then lockgate stops reading from that client.
+    pub kept_commands: usize,
+    /// Bytes kept behind a waiting `LOCK`; then lockgate stops reading from that client.
+    pub kept_bytes: usize,
+    /// Bytes on their way between one client and Redis, in each direction; then lockgate stops
+    /// reading on the other side.
+    pub relay_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            clients: 10_000,
+            locks: 1_000_000,
+            waiters: 10_000,
+            key_bytes: 1_024,
+            kept_commands: 1_024,
+            kept_bytes: 64 * 1024,
+            relay_bytes: 256 * 1024,
+        }
+    }
+}
+
+/// Least value of `limits.kept_bytes` and of `limits.relay_bytes`: one lock command and one read
+/// must fit.
+pub const LEAST_BUFFER_BYTES: usize = LOCK_COMMAND_BYTES + READ_BYTES;
+
+/// Largest value of `limits.key_bytes`: with its token and options a name must fit into a lock command.
+pub const MOST_KEY_BYTES: usize = LOCK_COMMAND_BYTES - TOKEN_BYTES - 1024;
+
+const _: () = {
+    assert!(LOCK_COMMAND_BYTES < LINE_BYTES, "an inline lock command is bounded first");
+    assert!(LEAST_BUFFER_BYTES <= 64 * 1024, "the default of kept_bytes must be allowed");
+    assert!(MOST_KEY_BYTES >= 1_024, "the default of key_bytes must be allowed");
+};

@@ -1,0 +1,382 @@
+//! The words of the heart: what can happen to a lock, and what can be done about it.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// A point in time on the gate's clock, which does not jump. Only differences mean something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The point `micros` microseconds after the clock's zero.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// The point `millis` milliseconds after the clock's zero.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000))
+    }
+
+    /// Microseconds since the clock's zero.
+    pub const fn micros(self) -> u64 {
+        self.0
+    }
+
+    /// The point `millis` milliseconds after this one; the end of time where that overflows.
+    #[must_use]
+    pub const fn plus_millis(self, millis: u64) -> Self {
+        Self(self.0.saturating_add(millis.saturating_mul(1_000)))
+    }
+
+    /// Microseconds from `earlier` to this point; none where `earlier` is later.
+    pub const fn micros_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// Whole milliseconds from `earlier` to this point; none where `earlier` is later.
+    pub const fn millis_since(self, earlier: Self) -> u64 {
+        self.micros_since(earlier) / 1_000
+    }
+}
+
+/// What proves ownership of a lock: the value of its key in the store. Printing one shows its
+/// length only, since whoever knows a token can release the lock.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(Bytes);
+
+impl Token {
+    /// A token of these bytes. Whether their number is allowed is checked where commands are read;
+    /// the value that a foreign key holds may be anything.
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The bytes as they stand in the store.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({} bytes)", self.0.len())
+    }
+}
+
+/// The identity on whose behalf something is done: equal tokens are one owner only within one user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct UserId(pub u32);
+
+/// One `LOCK`, `TRYLOCK`, `UNLOCK` or `RELOCK` of one client: exactly one reply goes to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// One question to the store; its answer comes back under the same number. Unique within a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QuestionId(pub u64);
+
+/// One connection to the store, from its opening to its end. A new connection has a new number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u64);
+
+/// The moment at which the key expires, in milliseconds since 1970 by the clock of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Deadline(pub u64);
+
+/// How long a request waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all (`TRYLOCK`): nil as soon as the lock is known to be held or awaited.
+    No,
+    /// Until this moment, then nil.
+    Until(Time),
+    /// As long as the connection lives.
+    Forever,
+}
+
+/// A `LOCK` or `TRYLOCK`.
+#[derive(Debug, Clone)]
+pub struct LockRequest {
+    /// To whom the one reply goes.
+    pub request: RequestId,
+    /// On whose behalf.
+    pub user: UserId,
+    /// The token to hold the lock with.
+    pub token: Token,
+    /// The client named the token itself, so it may come back with it on another connection; a
+    /// token that lockgate made is known to nobody else until it is granted.
+    pub explicit: bool,
+    /// The lease, in milliseconds.
+    pub lease_ms: u64,
+    /// How long to wait.
+    pub wait: Wait,
+}
+
+/// What can happen to a lock. Every event carries the time by [`Queue::handle`](crate::lock::Queue::handle).
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A client wants the lock.
+    Lock(LockRequest),
+    /// A client gives the lock back.
+    Unlock {
+        /// To whom the one reply goes.
+        request: RequestId,
+        /// On whose behalf.
+        user: UserId,
+        /// The token that should hold the lock.
+        token: Token,
+    },
+    /// An owner wants its lease to begin anew.
+    Relock {
+        /// To whom the one reply goes.
+        request: RequestId,
+        /// On whose behalf.
+        user: UserId,
+        /// The token that should hold the lock.
+        token: Token,
+        /// The new lease, in milliseconds.
+        lease_ms: u64,
+    },
+    /// The client of a `LOCK` or `TRYLOCK` that was not answered yet is gone; no reply can reach it.
+    Gone {
+        /// The request that nobody waits for any more.
+        request: RequestId,
+        /// Its user.
+        user: UserId,
+        /// Its token.
+        token: Token,
+    },
+    /// A `LOCK` or `TRYLOCK` is not to wait any longer: it gets what the question on its way
+    /// brings, or nil at once where none is on its way for it.
+    StopWaiting {
+        /// The request that does not wait any longer.
+        request: RequestId,
+        /// Its user.
+        user: UserId,
+        /// Its token.
+        token: Token,
+    },
+    /// A [`Reply::Granted`] could reach no client.
+    Undelivered {
+        /// The user of the grant.
+        user: UserId,
+        /// The token that was granted.
+        token: Token,
+    },
+    /// Behind a waiting `LOCK`, on the same connection, stands the `UNLOCK` of this lock with this
+    /// token, and it may not overtake. Should that token hold the lock, the `LOCK` can never be granted.
+    UnlockBehind {
+        /// The waiting `LOCK`.
+        request: RequestId,
+        /// Its user.
+        user: UserId,
+        /// Its token.
+        token: Token,
+        /// The token of the `UNLOCK` behind it.
+        held_by: Token,
+    },
+    /// The store answered.
+    Answered {
+        /// Which question.
+        question: QuestionId,
+        /// What it said.
+        answer: Answer,
+    },
+    /// The store said on this connection that somebody else changed the lock.
+    Changed {
+        /// The connection; ignored unless it is the one that the lock was last read on.
+        link: LinkId,
+    },
+    /// What this connection was to tell about the lock may have been lost.
+    Deaf {
+        /// The connection; ignored unless it is the one that the lock was last read on.
+        link: LinkId,
+        /// Not to ask before this moment: the many locks of one connection ask one after the other.
+        ask_at: Time,
+    },
+    /// The time of [`Queue::wake_at`](crate::lock::Queue::wake_at) has come.
+    Timer,
+}
+
+/// What is to be done. The order of actions of one event means nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Answer a client.
+    Reply {
+        /// Whom.
+        request: RequestId,
+        /// With what.
+        reply: Reply,
+    },
+    /// Ask the store. No other question about this lock follows before the answer.
+    Ask {
+        /// The number that the answer comes back under.
+        id: QuestionId,
+        /// What to ask.
+        question: Question,
+    },
+}
+
+/// The one reply to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The token holds the lock.
+    Granted {
+        /// The token.
+        token: Token,
+        /// When its lease ends by the gate's own record, which counts from before the store was
+        /// asked. Not to be delivered from then on, but refused as [`Refusal::Expired`] and
+        /// given back by [`Event::Undelivered`].
+        until: Time,
+    },
+    /// `LOCK` or `TRYLOCK`: not granted.
+    Nil,
+    /// `UNLOCK`: released; `RELOCK`: the lease began anew.
+    Done,
+    /// `UNLOCK` or `RELOCK`: this token does not hold the lock.
+    NotHeld,
+    /// An error.
+    Refused(Refusal),
+}
+
+/// Why a request gets an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The lease was over before the grant could be delivered: shorter than the way to the store.
+    Expired,
+    /// The holder's `UNLOCK` stands behind this `LOCK` on its own connection.
+    Deadlock,
+    /// As many wait as may.
+    TooManyWaiters,
+    /// The store did not answer in time.
+    Upstream,
+    /// The store's own error, without the leading `-`.
+    Store(Bytes),
+}
+
+/// One atomic step in the store. Each may be sent again when its answer was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// Is the lock free, or held by this very token? Then the token holds it from now on for
+    /// `lease_ms`. A token that holds it already gets its deadline moved by at least 3 ms.
+    Ask {
+        /// On whose behalf.
+        user: UserId,
+        /// Who wants the lock.
+        token: Token,
+        /// For how long, in milliseconds.
+        lease_ms: u64,
+    },
+    /// Does `from` hold the lock? Then `to` holds it from now on for `lease_ms`. Does `to` hold it
+    /// already? Then it was done before.
+    HandOver {
+        /// On whose behalf.
+        user: UserId,
+        /// Who holds it.
+        from: Token,
+        /// Only if the key expires at this moment, so that nothing is taken from a client that was
+        /// granted the same token elsewhere meanwhile.
+        only_if: Option<Deadline>,
+        /// Who is to hold it.
+        to: Token,
+        /// For how long, in milliseconds.
+        lease_ms: u64,
+    },
+    /// Does the token hold the lock? Then it is free from now on.
+    Release {
+        /// On whose behalf.
+        user: UserId,
+        /// Who holds it.
+        token: Token,
+        /// Only if the key expires at this moment.
+        only_if: Option<Deadline>,
+    },
+    /// Does the token hold the lock? Then it holds it from now on for `lease_ms`, its deadline
+    /// moved by at least 3 ms.
+    Extend {
+        /// On whose behalf.
+        user: UserId,
+        /// Who holds it.
+        token: Token,
+        /// For how long, in milliseconds.
+        lease_ms: u64,
+    },
+}
+
+impl Question {
+    /// The user on whose behalf the question is asked.
+    pub fn user(&self) -> UserId {
+        match self {
+            Self::Ask { user, .. }
+            | Self::HandOver { user, .. }
+            | Self::Release { user, .. }
+            | Self::Extend { user, .. } => *user,
+        }
+    }
+}
+
+/// What the store answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// What was found and done.
+    pub outcome: Outcome,
+    /// The connection that will tell when somebody else changes the lock from now on. None where
+    /// nothing will be told: the question did not read the lock, was not answered, or the store
+    /// cannot tell.
+    pub armed: Option<LinkId>,
+}
+
+/// What a question found and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// `Ask`, `HandOver`, `Extend`: the token holds the lock, until `deadline`.
+    Granted {
+        /// When the key expires.
+        deadline: Deadline,
+        /// This question set the deadline; false where a handover found itself already done.
+        fresh: bool,
+    },
+    /// `Ask`, `HandOver`, `Extend`: not done, somebody else holds the lock. `Release`: not done,
+    /// and nothing more is known.
+    Held {
+        /// The value of the key. None where the question did not tell.
+        holder: Option<Token>,
+        /// How long the key lives from now on, in milliseconds. None: forever, or not told.
+        ttl_ms: Option<u64>,
+    },
+    /// `HandOver`, `Extend`: not done, nobody holds the lock. `Release`: done.
+    Free,
+    /// Not done, and asking again the same will not help: the store's own error, without the
+    /// leading `-`.
+    Refused(Bytes),
+    /// Not done, and asking again later may help (the store is loading, is a replica, …): the
+    /// store's own error, without the leading `-`.
+    NotNow(Bytes),
+    /// The connection broke: it may have been done or not, or may not have been sent.
+    Unknown,
+}
+
+/// How a queue behaves. Times are in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Handovers in a row before the lock is released for real, so that others get their turn.
+    pub max_handoffs: u32,
+    /// Time of handovers in a row before the lock is released for real.
+    pub max_handoff_time_ms: u64,
+    /// After such a release, how long before this gate asks again.
+    pub yield_pause_ms: u64,
+    /// How long the place of a client with an explicit token is kept after its connection closed.
+    pub return_ms: u64,
+    /// After asks in vain, the longest delay of the next one that a push brings about.
+    pub max_delay_ms: u64,
+    /// A lock that is waited for is asked about at least this often.
+    pub ask_at_least_every_ms: u64,
+    /// The same where the store cannot tell of changes.
+    pub poll_every_ms: u64,
+    /// How long `TRYLOCK`, `UNLOCK` and `RELOCK` wait for the store's answer.
+    pub answer_within_ms: u64,
+    /// Requests that may wait at a time.
+    pub max_waiters: usize,
+}

@@ -1,0 +1,1 @@
+//! Locks in the memory of this process.

@@ -1,0 +1,62 @@
+//! Where locks live. A store answers one [`Question`] about one lock in one atomic step, and tells
+//! its [`Listener`] when somebody else changes a lock that was read.
+//!
+//! - [`redis`]: a Redis (or Valkey) node, over one shared connection per user and database.
+//! - [`embedded`]: the memory of this process.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+
+use crate::lock::{Answer, LinkId, Question, UserId};
+
+pub mod embedded;
+pub mod redis;
+
+/// The name of a lock: the database it is in, and its key there without the configured prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName {
+    /// The number of the database.
+    pub database: u32,
+    /// The name as clients give it.
+    pub key: Bytes,
+}
+
+/// What a store says of a lock without touching it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// Somebody holds it.
+    pub held: bool,
+    /// As `PTTL`: milliseconds to its expiry, -1 without one, -2 where nobody holds it.
+    pub ttl_ms: i64,
+}
+
+/// A future that owns what it needs.
+pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Where locks live.
+pub trait Store: Send + Sync + 'static {
+    /// Whom to tell when somebody else changes a lock. Called once, before any question.
+    fn listen(&self, listener: Arc<dyn Listener>);
+
+    /// Asks one question. Waits for a connection where there is none; an answer that is lost with
+    /// its connection is [`Outcome::Unknown`](crate::lock::Outcome::Unknown). The future may be dropped; the question is then
+    /// asked or not.
+    fn ask(&self, name: &LockName, question: &Question) -> Later<Answer>;
+
+    /// Looks at a lock without touching it.
+    ///
+    /// # Errors
+    /// The store's own error, without the leading `-`, or `UPSTREAM` and the reason.
+    fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>>;
+}
+
+/// Who is told of changes. The methods do not block.
+pub trait Listener: Send + Sync + 'static {
+    /// Somebody else changed this lock, or may have.
+    fn changed(&self, link: LinkId, name: &LockName);
+
+    /// Any lock that was read on this connection may have changed: everything was flushed, or the
+    /// connection broke and what it had to tell is lost.
+    fn deaf(&self, link: LinkId);
+}
