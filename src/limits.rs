@@ -69,7 +69,16 @@ pub const LEAST_BUFFER_BYTES: usize = LOCK_COMMAND_BYTES + READ_BYTES;
 pub const MOST_KEY_BYTES: usize = LOCK_COMMAND_BYTES - TOKEN_BYTES - 1024;
 
 const _: () = {
-    assert!(LOCK_COMMAND_BYTES < LINE_BYTES, "an inline lock command is bounded first");
-    assert!(LEAST_BUFFER_BYTES <= 64 * 1024, "the default of kept_bytes must be allowed");
-    assert!(MOST_KEY_BYTES >= 1_024, "the default of key_bytes must be allowed");
+    assert!(
+        LOCK_COMMAND_BYTES < LINE_BYTES,
+        "an inline lock command is bounded first"
+    );
+    assert!(
+        LEAST_BUFFER_BYTES <= 64 * 1024,
+        "the default of kept_bytes must be allowed"
+    );
+    assert!(
+        MOST_KEY_BYTES >= 1_024,
+        "the default of key_bytes must be allowed"
+    );
 };

@@ -15,5 +15,5 @@ pub mod places;
 pub mod queue;
 pub mod vocabulary;
 
-
+pub use queue::{Queue, Snapshot};
 pub use vocabulary::*;

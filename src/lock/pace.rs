@@ -1,1 +1,159 @@
-//! Under construction.
+//! When to ask the store again. A push says that a lock changed, but where another gate hands it
+//! over among its own clients every push brings an ask in vain. So after each such ask the next one
+//! comes later, up to a bound; the first is never delayed.
+//!
+//! The jitter comes from a generator seeded by the driver, so that gates do not ask in step and a
+//! simulation can be repeated.
+
+use super::vocabulary::Time;
+
+/// The pace of one lock's asks.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    /// Asks brought about by pushes that found the lock held, since the last grant.
+    in_vain: u32,
+    /// Not to ask before.
+    ask_at: Time,
+    /// The next ask is brought about by a push.
+    pushed: bool,
+    random: u64,
+}
+
+impl Pace {
+    /// A pace whose jitter follows from `seed`.
+    pub fn new(seed: u64) -> Self {
+        // Xorshift stands still at zero.
+        Self {
+            in_vain: 0,
+            ask_at: Time::default(),
+            pushed: false,
+            random: seed | 1,
+        }
+    }
+
+    /// Not to ask before this moment.
+    pub fn ask_at(&self) -> Time {
+        self.ask_at
+    }
+
+    /// The next ask is brought about by a push.
+    pub fn pushed(&self) -> bool {
+        self.pushed
+    }
+
+    /// A push came: ask now, or later if asking on a push was in vain before.
+    pub fn push(&mut self, now: Time, max_delay_ms: u64) {
+        let delay_ms = match self.in_vain {
+            0 => 0,
+            n => max_delay_ms.min(1 << (n - 1).min(20)),
+        };
+        let delay = self.jittered(delay_ms);
+        self.ask_at = self.ask_at.max(delay_from(now, delay));
+        self.pushed = true;
+    }
+
+    /// Ask after `pause_ms`, for a reason other than a push.
+    pub fn pause(&mut self, now: Time, pause_ms: u64) {
+        self.ask_at = now.plus_millis(pause_ms);
+        self.pushed = false;
+    }
+
+    /// Ask at once, for a reason other than a push.
+    pub fn now(&mut self) {
+        self.ask_at = Time::default();
+        self.pushed = false;
+    }
+
+    /// Ask at `time`, for a reason other than a push.
+    pub fn at(&mut self, time: Time) {
+        self.ask_at = time;
+        self.pushed = false;
+    }
+
+    /// The lock was found held.
+    pub fn in_vain(&mut self, on_push: bool) {
+        if on_push {
+            self.in_vain = self.in_vain.saturating_add(1);
+        }
+        self.now();
+    }
+
+    /// The lock was granted.
+    pub fn granted(&mut self) {
+        self.in_vain = 0;
+        self.now();
+    }
+
+    /// Microseconds between a half and the whole of `millis`.
+    pub fn jittered(&mut self, millis: u64) -> u64 {
+        let half = millis.saturating_mul(500);
+        if half == 0 {
+            return 0;
+        }
+        // Marsaglia, "Xorshift RNGs" (2003), the triple 13, 7, 17.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        half + self.random % half
+    }
+}
+
+fn delay_from(now: Time, micros: u64) -> Time {
+    Time::from_micros(now.micros().saturating_add(micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delays(pushes: usize) -> Vec<u64> {
+        let mut pace = Pace::new(7);
+        let mut now = Time::from_millis(1_000);
+        (0..pushes)
+            .map(|_| {
+                pace.push(now, 15);
+                let delay = pace.ask_at().micros_since(now);
+                now = pace.ask_at().max(now).plus_millis(1);
+                pace.in_vain(true);
+                delay
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_first_push_is_followed_at_once_and_the_delay_doubles_up_to_the_bound() {
+        let delays = delays(9);
+        assert_eq!(delays[0], 0);
+        for (n, delay) in delays.iter().enumerate().skip(1) {
+            let whole = 15_000.min(1_000 << (n - 1));
+            assert!(
+                (whole / 2..=whole).contains(delay),
+                "{n}: {delay} of {whole}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_grant_ends_the_delay() {
+        let mut pace = Pace::new(7);
+        let now = Time::from_millis(5);
+        for _ in 0..5 {
+            pace.push(now, 15);
+            pace.in_vain(true);
+        }
+        pace.granted();
+        pace.push(now, 15);
+        assert_eq!(pace.ask_at(), now);
+    }
+
+    #[test]
+    fn asks_in_vain_without_a_push_delay_nothing() {
+        let mut pace = Pace::new(7);
+        let now = Time::from_millis(5);
+        for _ in 0..5 {
+            pace.in_vain(false);
+        }
+        pace.push(now, 15);
+        assert_eq!(pace.ask_at(), now);
+    }
+}

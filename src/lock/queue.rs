@@ -1,1 +1,1007 @@
-//! Under construction.
+//! The queue of one lock.
+//!
+//! It knows three things: who waits ([`Places`]), what the store said last ([`Belief`], and the
+//! [`Lease`] where this gate granted it), and which question is on its way. At most one is, so the
+//! answers need no sorting. After every event [`Queue::go_on`] looks at these three and decides
+//! what to ask next, whatever the event was:
+//!
+//! 1. errands first: what clients want done with a lock they hold, and what is to be taken back;
+//! 2. a lock believed to be held is not asked about, unless the holder itself asks again;
+//! 3. otherwise the first who waits asks for it.
+//!
+//! A release while somebody waits becomes a handover: release and next grant in one step. What the
+//! store pushes is a hint that a belief is out of date, never a fact.
+//!
+//! What this gate does with a token on its own account (nobody was there for a grant) it does only
+//! if the key still has the deadline that this gate set: a client that came back at another gate
+//! with the same token must not lose what it was just given.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::{
+    lease::{Chain, Lease},
+    pace::Pace,
+    places::{Due, Place, Places},
+    vocabulary::{
+        Action, Answer, Deadline, Event, LinkId, LockRequest, Outcome, Question, QuestionId,
+        Refusal, Reply, RequestId, Settings, Time, Token, UserId, Wait,
+    },
+};
+
+/// How long after the store said "not now" it is asked again, in milliseconds.
+const NOT_NOW_PAUSE_MS: u64 = 100;
+
+/// The error where the store answers what was not asked.
+const NO_ANSWER: &[u8] = b"ERR the store gave no answer";
+
+/// One lock.
+#[derive(Debug)]
+pub struct Queue {
+    places: Places,
+    errands: VecDeque<Errand>,
+    asked: Option<Asked>,
+    belief: Option<Belief>,
+    lease: Option<Lease>,
+    chain: Chain,
+    pace: Pace,
+    /// The connection that tells of changes.
+    armed: Option<LinkId>,
+    /// The error that the store gave last instead of an answer.
+    trouble: Option<Bytes>,
+    questions: u64,
+}
+
+/// What `LOCKINFO` and `LOCKS` show of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot {
+    /// How long the lock has been held under a lease of this gate, in milliseconds.
+    pub held_here_ms: Option<u64>,
+    /// Requests that wait.
+    pub waiters: usize,
+    /// How long the one who waits longest does, in milliseconds.
+    pub longest_wait_ms: u64,
+}
+
+/// Somebody holds the lock, as the store said; to be asked again at `until`.
+#[derive(Debug)]
+struct Belief {
+    holder: Token,
+    /// Whose token it is, where this gate granted it.
+    user: Option<UserId>,
+    until: Time,
+}
+
+/// Something to do with a token that may hold the lock.
+#[derive(Debug)]
+enum Errand {
+    Unlock(Owner),
+    Relock(Owner, u64),
+    /// A grant that reached nobody: the next one gets it, or nobody.
+    GiveAway {
+        user: UserId,
+        token: Token,
+        only_if: Option<Deadline>,
+    },
+}
+
+/// A client that says it holds the lock.
+#[derive(Debug)]
+struct Owner {
+    request: RequestId,
+    user: UserId,
+    token: Token,
+    /// When it is told that the store does not answer.
+    give_up_at: Time,
+}
+
+/// The question on its way.
+#[derive(Debug)]
+struct Asked {
+    id: QuestionId,
+    question: Question,
+    /// Who is told what the release or the new lease came to, and until when that makes sense.
+    teller: Option<(RequestId, Time)>,
+    sent_at: Time,
+    /// A first sending was not answered.
+    again: bool,
+    /// It was brought about by a push.
+    on_push: bool,
+    /// Connections that told of a change meanwhile.
+    dirty: Vec<LinkId>,
+    /// The store said "not now": to be asked again at this moment.
+    retry_at: Option<Time>,
+    /// Who may come to hold the lock by it named the token itself.
+    explicit: bool,
+}
+
+impl Queue {
+    /// A lock of which nothing is known. `seed` decides the jitter.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            places: Places::default(),
+            errands: VecDeque::new(),
+            asked: None,
+            belief: None,
+            lease: None,
+            chain: Chain::default(),
+            pace: Pace::new(seed),
+            armed: None,
+            trouble: None,
+            questions: 0,
+        }
+    }
+
+    /// Something happened: appends what is to be done.
+    pub fn handle(&mut self, now: Time, event: Event, settings: &Settings, todo: &mut Vec<Action>) {
+        let mut turn = Turn {
+            now,
+            settings,
+            todo,
+        };
+        match event {
+            Event::Lock(ask) => self.lock(&ask, &mut turn),
+            Event::Unlock {
+                request,
+                user,
+                token,
+            } => {
+                let give_up_at = turn.give_up_at();
+                self.errands.push_back(Errand::Unlock(Owner {
+                    request,
+                    user,
+                    token,
+                    give_up_at,
+                }));
+            }
+            Event::Relock {
+                request,
+                user,
+                token,
+                lease_ms,
+            } => {
+                let give_up_at = turn.give_up_at();
+                let owner = Owner {
+                    request,
+                    user,
+                    token,
+                    give_up_at,
+                };
+                self.errands.push_back(Errand::Relock(owner, lease_ms));
+            }
+            Event::Gone {
+                request,
+                user,
+                token,
+            } => {
+                self.places
+                    .leave(user, &token, request, Some(turn.keep_until()));
+            }
+            Event::StopWaiting {
+                request,
+                user,
+                token,
+            } => {
+                self.stop_waiting(request, user, &token, &mut turn);
+            }
+            Event::Undelivered { user, token } => self.undelivered(user, &token, &turn),
+            Event::UnlockBehind {
+                request,
+                user,
+                token,
+                held_by,
+            } => {
+                self.places.block(user, &token, request, held_by);
+                self.refuse_deadlocked(&mut turn);
+            }
+            Event::Answered { question, answer } => {
+                if let Some(asked) = self.asked.take_if(|asked| asked.id == question) {
+                    self.answered(asked, answer, &mut turn);
+                }
+            }
+            Event::Changed { link } => self.changed(link, None, &turn),
+            Event::Deaf { link, ask_at } => self.changed(link, Some(ask_at), &turn),
+            Event::Timer => self.timer(&mut turn),
+        }
+        self.go_on(&mut turn);
+    }
+
+    /// When to send [`Event::Timer`] next. None: not at all.
+    pub fn wake_at(&self) -> Option<Time> {
+        let answers = self.errands.iter().find_map(Errand::give_up_at);
+        let teller = self
+            .asked
+            .as_ref()
+            .and_then(|asked| asked.teller)
+            .map(|(_, until)| until);
+        let lease = self.lease.as_ref().map(|lease| lease.over_at);
+        let next_ask = match (&self.asked, &self.belief) {
+            (Some(asked), _) => asked.retry_at,
+            (None, Some(belief)) => Some(belief.until),
+            (None, None) => (!self.places.is_empty()).then(|| self.pace.ask_at()),
+        };
+        [self.places.next_due(), answers, teller, lease, next_ask]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Nothing is known or to be done: the queue may be forgotten.
+    pub fn is_idle(&self) -> bool {
+        self.places.is_idle()
+            && self.errands.is_empty()
+            && self.asked.is_none()
+            && self.belief.is_none()
+            && self.lease.is_none()
+    }
+
+    /// What can be seen of it.
+    pub fn snapshot(&self, now: Time) -> Snapshot {
+        let lease = self.lease.as_ref().filter(|lease| lease.receivers > 0);
+        Snapshot {
+            held_here_ms: lease.map(|lease| now.millis_since(lease.since)),
+            waiters: self.places.requests(),
+            longest_wait_ms: self
+                .places
+                .longest_since()
+                .map_or(0, |since| now.millis_since(since)),
+        }
+    }
+
+    // ── what clients do ──────────────────────────────────────────────────────────────────────
+
+    fn lock(&mut self, ask: &LockRequest, turn: &mut Turn<'_>) {
+        // Whoever asks with this token is there for it again.
+        self.errands
+            .retain(|errand| !errand.gives_away(ask.user, &ask.token));
+        if self.places.requests() >= turn.settings.max_waiters {
+            if ask.wait == Wait::No && self.belief.is_some() {
+                return turn.reply(ask.request, Reply::Nil);
+            }
+            return turn.reply(ask.request, Reply::Refused(Refusal::TooManyWaiters));
+        }
+        self.places.join(turn.now, ask, turn.settings);
+    }
+
+    fn stop_waiting(
+        &mut self,
+        request: RequestId,
+        user: UserId,
+        token: &Token,
+        turn: &mut Turn<'_>,
+    ) {
+        if self
+            .asked
+            .as_ref()
+            .is_some_and(|asked| asked.is_for(user, token))
+        {
+            self.places.try_only(user, token, request);
+        } else if self
+            .places
+            .leave(user, token, request, Some(turn.keep_until()))
+        {
+            turn.reply(request, Reply::Nil);
+        }
+    }
+
+    fn undelivered(&mut self, user: UserId, token: &Token, turn: &Turn<'_>) {
+        let Some(lease) = self.lease.as_mut().filter(|lease| lease.is_of(user, token)) else {
+            return;
+        };
+        lease.receivers = lease.receivers.saturating_sub(1);
+        if lease.receivers > 0 {
+            return;
+        }
+        let lease = lease.clone();
+        if let (true, Some(no)) = (lease.explicit, lease.place)
+            && self.places.of_owner(user, token).is_none()
+        {
+            // Its connection closed in the very moment of the grant: as if it closed before.
+            let (token, lease_ms) = (token.clone(), lease.lease_ms);
+            let place = Place {
+                user,
+                token,
+                explicit: true,
+                lease_ms,
+                requests: Vec::new(),
+            };
+            self.places.keep(no, place, turn.keep_until());
+        }
+        self.give_away(&lease);
+    }
+
+    /// Nobody is there for a lease: the next one gets it, or it is taken back.
+    fn give_away(&mut self, lease: &Lease) {
+        // Where the deadline may be another gate's and so may the client, the lease runs out.
+        if lease.deadline.is_some() || !lease.explicit {
+            self.errands.push_back(Errand::GiveAway {
+                user: lease.user,
+                token: lease.token.clone(),
+                only_if: lease.deadline,
+            });
+        }
+    }
+
+    fn refuse_deadlocked(&mut self, turn: &mut Turn<'_>) {
+        let lease = self.lease.as_ref().map(|lease| &lease.token);
+        let Some(holder) = self.belief.as_ref().map(|belief| &belief.holder).or(lease) else {
+            return;
+        };
+        for request in self.places.take_deadlocked(holder) {
+            turn.reply(request, Reply::Refused(Refusal::Deadlock));
+        }
+    }
+
+    // ── what the store and the clock say ─────────────────────────────────────────────────────
+
+    /// The lock changed, or (where `ask_at` is given) may have: what was told of it is lost.
+    fn changed(&mut self, link: LinkId, ask_at: Option<Time>, turn: &Turn<'_>) {
+        if let Some(asked) = &mut self.asked {
+            // On the wire it may have come before the answer or after it.
+            if !asked.dirty.contains(&link) {
+                asked.dirty.push(link);
+            }
+        } else if self.armed == Some(link) {
+            self.armed = None;
+            self.belief = None;
+            match ask_at {
+                None => self.pace.push(turn.now, turn.settings.max_delay_ms),
+                Some(time) => self.pace.at(time),
+            }
+        }
+    }
+
+    fn timer(&mut self, turn: &mut Turn<'_>) {
+        for due in self.places.take_due(turn.now) {
+            match due {
+                Due::Try(request) => turn.reply(request, self.unanswered()),
+                Due::Wait(request) => {
+                    let reply = match &self.trouble {
+                        Some(error) => Reply::Refused(Refusal::Store(error.clone())),
+                        None => Reply::Nil,
+                    };
+                    turn.reply(request, reply);
+                }
+            }
+        }
+        if self
+            .belief
+            .as_ref()
+            .is_some_and(|belief| belief.until <= turn.now)
+        {
+            self.belief = None;
+            self.pace.now();
+        }
+        self.lease.take_if(|lease| lease.over_at <= turn.now);
+        self.give_up(turn);
+        if let Some(asked) = self
+            .asked
+            .take_if(|a| a.retry_at.is_some_and(|at| at <= turn.now))
+        {
+            self.ask_again_unless_gone(asked, turn);
+        }
+    }
+
+    /// Asks again what was not done for certain, if anybody is still there for it.
+    fn ask_again_unless_gone(&mut self, asked: Asked, turn: &mut Turn<'_>) {
+        let gone = matches!(&asked.question, Question::Ask { user, token, .. }
+            if self.places.of_owner(*user, token).is_none());
+        if !gone {
+            self.send(asked, turn);
+        }
+    }
+
+    /// Tells those whom the store did not answer in time. What they wanted released is released
+    /// all the same, but now on the gate's own account.
+    fn give_up(&mut self, turn: &mut Turn<'_>) {
+        let reply = self.unanswered();
+        if let Some(asked) = &mut self.asked
+            && let Some((request, _)) = asked.teller.take_if(|(_, until)| *until <= turn.now)
+        {
+            turn.reply(request, reply.clone());
+        }
+        while let Some(at) = self.errands.iter().position(|e| e.is_due(turn.now)) {
+            match self.errands.remove(at) {
+                Some(Errand::Unlock(owner)) => {
+                    turn.reply(owner.request, reply.clone());
+                    if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
+                        lease.receivers = 0;
+                        self.give_away(&lease);
+                        self.lease = Some(lease);
+                    }
+                }
+                Some(Errand::Relock(owner, _)) => turn.reply(owner.request, reply.clone()),
+                Some(Errand::GiveAway { .. }) | None => {}
+            }
+        }
+    }
+
+    fn unanswered(&self) -> Reply {
+        Reply::Refused(match &self.trouble {
+            Some(error) => Refusal::Store(error.clone()),
+            None => Refusal::Upstream,
+        })
+    }
+
+    fn lease_of(&self, user: UserId, token: &Token) -> Option<Lease> {
+        self.lease.clone().filter(|lease| lease.is_of(user, token))
+    }
+
+    fn answered(&mut self, asked: Asked, answer: Answer, turn: &mut Turn<'_>) {
+        let Answer { outcome, armed } = answer;
+        match outcome {
+            Outcome::Unknown => return self.ask_again(asked, turn),
+            Outcome::NotNow(error) => return self.ask_later(asked, error, turn),
+            Outcome::Free if matches!(asked.question, Question::Ask { .. }) => {
+                // No answer to this question: a store that does not know what it does.
+                return self.ask_later(asked, Bytes::from_static(NO_ANSWER), turn);
+            }
+            Outcome::Granted { .. }
+            | Outcome::Held { .. }
+            | Outcome::Free
+            | Outcome::Refused(_) => {
+                self.trouble = None;
+            }
+        }
+        if armed.is_some() {
+            self.armed = armed;
+        }
+        match &asked.question {
+            Question::Ask { .. } => self.ask_answered(&asked, outcome, turn),
+            Question::HandOver { .. } => self.handover_answered(asked, outcome, turn),
+            Question::Release { .. } => self.release_answered(&asked, outcome, turn),
+            Question::Extend { .. } => self.extend_answered(&asked, outcome, turn),
+        }
+    }
+
+    /// The connection broke: whether the store did what it was asked is unknown. Every question may
+    /// be asked twice, as long as the one it is for is still there.
+    fn ask_again(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
+        asked.again = true;
+        asked.dirty.clear();
+        match &mut asked.question {
+            Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
+                // Perhaps the lock is held for nobody now. A token that lockgate made is known to
+                // nobody else and can be released; one that a client named may be in use at
+                // another gate by now, and is left to its lease.
+                if !asked.explicit {
+                    let (user, token) = (*user, token.clone());
+                    self.errands.push_back(Errand::GiveAway {
+                        user,
+                        token,
+                        only_if: None,
+                    });
+                }
+                return;
+            }
+            Question::Release {
+                user,
+                token,
+                only_if,
+            } if asked.teller.is_none() => {
+                // Answered already: from here on it is the gate's own account.
+                let deadline = self.lease.as_ref().filter(|l| l.is_of(*user, token));
+                *only_if = only_if.or(deadline.and_then(|lease| lease.deadline));
+                if only_if.is_none() {
+                    return;
+                }
+            }
+            _ => {}
+        }
+        self.send(asked, turn);
+    }
+
+    /// Nothing was done, and asking later may help: whoever is still there then is asked for again.
+    fn ask_later(&mut self, asked: Asked, error: Bytes, turn: &Turn<'_>) {
+        self.trouble = Some(error);
+        let retry_at = Some(turn.now.plus_millis(NOT_NOW_PAUSE_MS));
+        self.asked = Some(Asked { retry_at, ..asked });
+    }
+
+    fn ask_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let Question::Ask {
+            user,
+            token,
+            lease_ms,
+        } = &asked.question
+        else {
+            return;
+        };
+        match outcome {
+            Outcome::Granted { deadline, .. } => {
+                let again = self.lease_of(*user, token).is_some();
+                if !again {
+                    self.chain.begin(turn.now);
+                }
+                self.granted(asked, *user, token, *lease_ms, Some(deadline), turn);
+            }
+            Outcome::Held { holder, ttl_ms } => {
+                self.pace.in_vain(asked.on_push);
+                self.held(asked, holder, ttl_ms, turn);
+            }
+            Outcome::Refused(error) => {
+                for waiting in self
+                    .places
+                    .take(*user, token)
+                    .map_or(Vec::new(), |(_, p)| p.requests)
+                {
+                    turn.reply(
+                        waiting.request,
+                        Reply::Refused(Refusal::Store(error.clone())),
+                    );
+                }
+            }
+            Outcome::Free | Outcome::NotNow(_) | Outcome::Unknown => {
+                debug_assert!(false, "no answer to this question");
+            }
+        }
+    }
+
+    fn handover_answered(&mut self, asked: Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let Question::HandOver {
+            user,
+            from,
+            to,
+            lease_ms,
+            only_if,
+        } = &asked.question
+        else {
+            return;
+        };
+        match outcome {
+            Outcome::Granted { deadline, fresh } => {
+                self.tell(&asked, Reply::Done, turn);
+                self.chain.hand_over();
+                self.lease = None;
+                let deadline = fresh.then_some(deadline);
+                self.granted(&asked, *user, to, *lease_ms, deadline, turn);
+            }
+            Outcome::Held { holder, ttl_ms } => {
+                self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
+                self.lease.take_if(|lease| lease.is_of(*user, from));
+                self.held(&asked, holder, ttl_ms, turn);
+            }
+            Outcome::Free => {
+                self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
+                self.free();
+            }
+            Outcome::Refused(_) => {
+                // The next one may not have it, or the store may write nothing more; what is to be
+                // released is released all the same, and who asks next gets the error.
+                let question = Question::Release {
+                    user: *user,
+                    token: from.clone(),
+                    only_if: *only_if,
+                };
+                self.send(Asked { question, ..asked }, turn);
+            }
+            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+        }
+    }
+
+    fn release_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let Question::Release { user, token, .. } = &asked.question else {
+            return;
+        };
+        match outcome {
+            Outcome::Free => {
+                self.tell(asked, Reply::Done, turn);
+                self.free();
+                // Where somebody waits here, others get their turn first.
+                self.pace.pause(turn.now, turn.settings.yield_pause_ms);
+            }
+            Outcome::Held { .. } | Outcome::Granted { .. } => {
+                self.tell(asked, self.not_held(asked, *user, token, turn.now), turn);
+                if self
+                    .belief
+                    .as_ref()
+                    .is_some_and(|belief| belief.holder == *token)
+                {
+                    self.belief = None;
+                    self.pace.now();
+                }
+                self.lease.take_if(|lease| lease.is_of(*user, token));
+            }
+            Outcome::Refused(error) => {
+                self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
+            }
+            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+        }
+    }
+
+    fn extend_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let Question::Extend {
+            user,
+            token,
+            lease_ms,
+        } = &asked.question
+        else {
+            return;
+        };
+        match outcome {
+            Outcome::Granted { deadline, .. } => {
+                let lease =
+                    self.new_lease(asked, *user, token, *lease_ms, Some(deadline), turn.now);
+                let over = turn.now >= lease.until;
+                let reply = if over {
+                    Reply::Refused(Refusal::Expired)
+                } else {
+                    Reply::Done
+                };
+                self.tell(asked, reply, turn);
+                // Whoever extends it is there for it.
+                self.lease = Some(Lease {
+                    receivers: lease.receivers.max(1),
+                    ..lease
+                });
+                self.believe_lease(asked, turn);
+            }
+            Outcome::Held { holder, ttl_ms } => {
+                self.tell(asked, Reply::NotHeld, turn);
+                self.held(asked, holder, ttl_ms, turn);
+            }
+            Outcome::Free => {
+                self.tell(asked, Reply::NotHeld, turn);
+                self.free();
+            }
+            Outcome::Refused(error) => {
+                self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
+            }
+            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+        }
+    }
+
+    /// What to say to the sender of a release that found the token not holding the lock. If an
+    /// earlier sending was never answered, that one may have done it.
+    fn not_held(&self, asked: &Asked, user: UserId, token: &Token, now: Time) -> Reply {
+        if !asked.again {
+            return Reply::NotHeld;
+        }
+        match self.lease.as_ref().filter(|lease| lease.is_of(user, token)) {
+            Some(lease) if now < lease.until => Reply::Done,
+            _ => Reply::Refused(Refusal::Upstream),
+        }
+    }
+
+    fn tell(&self, asked: &Asked, reply: Reply, turn: &mut Turn<'_>) {
+        if let Some((request, _)) = asked.teller {
+            turn.reply(request, reply);
+        }
+    }
+
+    // ── what follows for the books ───────────────────────────────────────────────────────────
+
+    /// The token holds the lock: answers everybody at its place.
+    fn granted(
+        &mut self,
+        asked: &Asked,
+        user: UserId,
+        token: &Token,
+        lease_ms: u64,
+        deadline: Option<Deadline>,
+        turn: &mut Turn<'_>,
+    ) {
+        let mut lease = self.new_lease(asked, user, token, lease_ms, deadline, turn.now);
+        lease.explicit = asked.explicit;
+        let over = turn.now >= lease.until;
+        if self
+            .places
+            .of_owner(user, token)
+            .is_some_and(|place| place.lease_ms != lease_ms)
+        {
+            // Somebody joined meanwhile and wants another lease: asked for once more, as the holder.
+        } else if let Some((no, place)) = self.places.take(user, token) {
+            lease.explicit = place.explicit;
+            lease.place = Some(no);
+            for waiting in &place.requests {
+                let reply = if over {
+                    Reply::Refused(Refusal::Expired)
+                } else {
+                    lease.receivers += 1;
+                    Reply::Granted {
+                        token: token.clone(),
+                        until: lease.until,
+                    }
+                };
+                turn.reply(waiting.request, reply);
+            }
+        }
+        self.pace.granted();
+        if lease.receivers == 0 && self.places.of_owner(user, token).is_none() {
+            self.give_away(&lease);
+        }
+        self.lease = Some(lease);
+        self.believe_lease(asked, turn);
+    }
+
+    fn new_lease(
+        &self,
+        asked: &Asked,
+        user: UserId,
+        token: &Token,
+        lease_ms: u64,
+        deadline: Option<Deadline>,
+        now: Time,
+    ) -> Lease {
+        let before = self.lease_of(user, token);
+        Lease {
+            user,
+            token: token.clone(),
+            explicit: before.as_ref().is_none_or(|lease| lease.explicit),
+            lease_ms,
+            since: before.as_ref().map_or(now, |lease| lease.since),
+            until: asked.sent_at.plus_millis(lease_ms),
+            // The store may have moved the deadline by 3 ms, and lets keys live to the end of a millisecond.
+            over_at: now.plus_millis(lease_ms.saturating_add(4)),
+            deadline,
+            receivers: before.as_ref().map_or(0, |lease| lease.receivers),
+            place: before.and_then(|lease| lease.place),
+        }
+    }
+
+    fn believe_lease(&mut self, asked: &Asked, turn: &mut Turn<'_>) {
+        if let Some(lease) = &self.lease {
+            let (holder, user, over_at) = (lease.token.clone(), lease.user, lease.over_at);
+            self.believe(asked, holder, Some(user), Some(over_at), turn);
+        }
+    }
+
+    /// Somebody holds the lock.
+    fn held(
+        &mut self,
+        asked: &Asked,
+        holder: Option<Token>,
+        ttl_ms: Option<u64>,
+        turn: &mut Turn<'_>,
+    ) {
+        let Some(holder) = holder else {
+            return self.free();
+        };
+        self.lease.take_if(|lease| lease.token != holder);
+        let user = self.lease.as_ref().map(|lease| lease.user);
+        // At exactly its time to live a key is still there.
+        let over_at = ttl_ms.map(|ttl| turn.now.plus_millis(ttl.saturating_add(1)));
+        self.believe(asked, holder, user, over_at, turn);
+    }
+
+    fn believe(
+        &mut self,
+        asked: &Asked,
+        holder: Token,
+        user: Option<UserId>,
+        over_at: Option<Time>,
+        turn: &mut Turn<'_>,
+    ) {
+        let settings = turn.settings;
+        if let Some(link) = self.armed.filter(|link| asked.dirty.contains(link)) {
+            // Somebody changed it since, or just before; only the store knows.
+            self.changed(link, None, turn);
+            return;
+        }
+        let ask_again_at = match self.armed {
+            Some(_) => turn.now.plus_millis(settings.ask_at_least_every_ms),
+            None => {
+                let micros = self.pace.jittered(settings.poll_every_ms);
+                Time::from_micros(turn.now.micros().saturating_add(micros))
+            }
+        };
+        let until = over_at.map_or(ask_again_at, |over_at| over_at.min(ask_again_at));
+        self.belief = Some(Belief {
+            holder,
+            user,
+            until,
+        });
+        self.refuse_deadlocked(turn);
+    }
+
+    /// Nobody holds the lock.
+    fn free(&mut self) {
+        self.belief = None;
+        self.lease = None;
+        self.pace.now();
+    }
+
+    // ── what to ask next ─────────────────────────────────────────────────────────────────────
+
+    fn go_on(&mut self, turn: &mut Turn<'_>) {
+        if self.asked.is_some() {
+            return;
+        }
+        while let Some(errand) = self.errands.pop_front() {
+            if let Some((question, teller)) = self.question_of(&errand, turn) {
+                return self.ask(question, teller, turn);
+            }
+        }
+        if let Some(belief) = &self.belief {
+            if let Some(place) = self.places.of_token(&belief.holder, belief.user) {
+                return self.ask_for(&place.clone(), turn);
+            }
+            for request in self.places.take_tries() {
+                turn.reply(request, Reply::Nil);
+            }
+        } else if let Some(first) = self.places.first()
+            && self.pace.ask_at() <= turn.now
+        {
+            self.ask_for(&first.clone(), turn);
+        }
+    }
+
+    fn ask_for(&mut self, place: &Place, turn: &mut Turn<'_>) {
+        let question = Question::Ask {
+            user: place.user,
+            token: place.token.clone(),
+            lease_ms: place.lease_ms,
+        };
+        self.ask(question, None, turn);
+    }
+
+    /// The question that does this errand. None where there is nothing left to do.
+    fn question_of(
+        &self,
+        errand: &Errand,
+        turn: &Turn<'_>,
+    ) -> Option<(Question, Option<(RequestId, Time)>)> {
+        match errand {
+            Errand::Relock(owner, lease_ms) => {
+                let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
+                Some((
+                    Question::Extend {
+                        user,
+                        token,
+                        lease_ms,
+                    },
+                    owner.teller(),
+                ))
+            }
+            Errand::Unlock(owner) => Some((
+                self.release(owner.user, &owner.token, None, turn),
+                owner.teller(),
+            )),
+            Errand::GiveAway {
+                user,
+                token,
+                only_if,
+            } => {
+                // Somebody came for it meanwhile.
+                let wanted = self
+                    .lease_of(*user, token)
+                    .is_some_and(|lease| lease.receivers > 0);
+                (!wanted).then(|| (self.release(*user, token, *only_if, turn), None))
+            }
+        }
+    }
+
+    /// The lock changes hands where it is known to be the token's and somebody of the same user is
+    /// next; otherwise it is released.
+    fn release(
+        &self,
+        user: UserId,
+        token: &Token,
+        only_if: Option<Deadline>,
+        turn: &Turn<'_>,
+    ) -> Question {
+        let holds = self
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.token == *token)
+            || self
+                .belief
+                .as_ref()
+                .is_some_and(|belief| belief.holder == *token);
+        match self.places.first() {
+            Some(next)
+                if holds && next.user == user && !self.chain.is_long(turn.now, turn.settings) =>
+            {
+                Question::HandOver {
+                    user,
+                    from: token.clone(),
+                    only_if,
+                    to: next.token.clone(),
+                    lease_ms: next.lease_ms,
+                }
+            }
+            _ => Question::Release {
+                user,
+                token: token.clone(),
+                only_if,
+            },
+        }
+    }
+
+    fn ask(&mut self, question: Question, teller: Option<(RequestId, Time)>, turn: &mut Turn<'_>) {
+        let explicit = match &question {
+            Question::Ask { user, token, .. }
+            | Question::HandOver {
+                user, to: token, ..
+            } => self
+                .places
+                .of_owner(*user, token)
+                .is_some_and(|place| place.explicit),
+            Question::Release { .. } | Question::Extend { .. } => false,
+        };
+        let asked = Asked {
+            id: QuestionId(0),
+            question,
+            teller,
+            sent_at: turn.now,
+            again: false,
+            on_push: self.pace.pushed(),
+            dirty: Vec::new(),
+            retry_at: None,
+            explicit,
+        };
+        self.send(asked, turn);
+    }
+
+    fn send(&mut self, asked: Asked, turn: &mut Turn<'_>) {
+        debug_assert!(self.asked.is_none(), "one question at a time");
+        self.questions += 1;
+        let id = QuestionId(self.questions);
+        turn.todo.push(Action::Ask {
+            id,
+            question: asked.question.clone(),
+        });
+        self.asked = Some(Asked {
+            id,
+            sent_at: turn.now,
+            retry_at: None,
+            ..asked
+        });
+    }
+}
+
+impl Errand {
+    fn give_up_at(&self) -> Option<Time> {
+        match self {
+            Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner.give_up_at),
+            Self::GiveAway { .. } => None,
+        }
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        self.give_up_at().is_some_and(|time| time <= now)
+    }
+
+    fn gives_away(&self, whose: UserId, what: &Token) -> bool {
+        matches!(self, Self::GiveAway { user, token, .. } if *user == whose && token == what)
+    }
+}
+
+impl Owner {
+    fn teller(&self) -> Option<(RequestId, Time)> {
+        Some((self.request, self.give_up_at))
+    }
+}
+
+impl Asked {
+    /// The question may bring this owner the lock.
+    fn is_for(&self, whose: UserId, what: &Token) -> bool {
+        match &self.question {
+            Question::Ask { user, token, .. } => *user == whose && token == what,
+            Question::HandOver { user, to, .. } => *user == whose && to == what,
+            Question::Release { .. } | Question::Extend { .. } => false,
+        }
+    }
+}
+
+/// One event being handled: when, under which rules, and what is to be done about it.
+struct Turn<'a> {
+    now: Time,
+    settings: &'a Settings,
+    todo: &'a mut Vec<Action>,
+}
+
+impl Turn<'_> {
+    fn reply(&mut self, request: RequestId, reply: Reply) {
+        self.todo.push(Action::Reply { request, reply });
+    }
+
+    fn give_up_at(&self) -> Time {
+        self.now.plus_millis(self.settings.answer_within_ms)
+    }
+
+    fn keep_until(&self) -> Time {
+        self.now.plus_millis(self.settings.return_ms)
+    }
+}
