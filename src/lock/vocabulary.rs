@@ -200,6 +200,17 @@ pub enum Event {
     Timer,
 }
 
+impl Event {
+    /// The request that the event begins: exactly one reply will go to it.
+    pub fn request(&self) -> Option<RequestId> {
+        match self {
+            Self::Lock(ask) => Some(ask.request),
+            Self::Unlock { request, .. } | Self::Relock { request, .. } => Some(*request),
+            _ => None,
+        }
+    }
+}
+
 /// What is to be done. The order of actions of one event means nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -250,6 +261,8 @@ pub enum Refusal {
     Deadlock,
     /// As many wait as may.
     TooManyWaiters,
+    /// As many locks are known as may be.
+    TooManyLocks,
     /// The store did not answer in time.
     Upstream,
     /// The store's own error, without the leading `-`.

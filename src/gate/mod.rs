@@ -1,0 +1,451 @@
+//! The driver of the queues: a map from lock name to [`Queue`]. It brings the queues their events,
+//! performs their actions and keeps their timers; it decides nothing itself.
+//!
+//! Whatever happens to a lock enters by [`Gate::feed`]: what clients want, what the store answers,
+//! pushes, timers, clients that vanish. The queue handles it under the map's lock, which is never
+//! held across an await; what it wants done is done after. An answer of the store comes back as an
+//! event into the same queue.
+//!
+//! A reply has to reach its client. It goes to a [`Pending`], which tells the queue when it is
+//! dropped before its reply came, and a grant goes on in a [`Grant`], which tells the queue when it
+//! is dropped before it was delivered. So a client can vanish at any point, and nothing stays held
+//! for nobody.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use dashmap::{DashMap, mapref::entry};
+use tokio::{runtime::Handle, sync::oneshot};
+
+use crate::{
+    clock,
+    limits::Limits,
+    lock::{
+        Action, Event, LinkId, LockRequest, Question, QuestionId, Queue, Refusal, Reply, RequestId,
+        Settings, Snapshot, Time, Token, UserId, Wait,
+    },
+    store::{Listener, LockName, Look, Store},
+};
+
+mod pending;
+mod timers;
+
+pub use pending::{Answer, Grant, Pending};
+use timers::Timers;
+
+/// After a connection to the store was lost, its locks are asked about again one by one, this many
+/// microseconds apart: 5,000 a second.
+const REASK_SPACING_MICROS: u64 = 200;
+
+/// Where clients wait for locks. Cheap to share; it ends with its last [`Arc`].
+pub struct Gate {
+    queues: DashMap<LockName, Entry>,
+    /// As many as `queues` has, without asking every shard of it.
+    known: AtomicUsize,
+    timers: Arc<Timers>,
+    store: Arc<dyn Store>,
+    settings: Settings,
+    limits: Limits,
+    next_request: AtomicU64,
+    seeds: RandomState,
+    /// Where questions are awaited, whoever asks them.
+    runtime: Handle,
+    /// Itself, for what outlives the call that began it.
+    this: Weak<Gate>,
+}
+
+/// Who asks: what the gate may show of a client.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// On whose behalf.
+    pub user: UserId,
+    /// Where it comes from, as `address:port`.
+    pub label: Arc<str>,
+}
+
+/// What a client wants done to get a lock.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// The token to hold the lock with; made here where none is given.
+    pub token: Option<Token>,
+    /// The lease, in milliseconds.
+    pub lease_ms: u64,
+    /// How long to wait, in milliseconds. None: for ever.
+    pub wait_ms: Option<u64>,
+    /// Not to wait at all.
+    pub try_only: bool,
+}
+
+/// What `LOCKINFO` tells.
+#[derive(Debug)]
+pub struct Info {
+    /// What the store says now.
+    pub look: Look,
+    /// What this gate knows.
+    pub here: Option<(Snapshot, Option<Arc<str>>)>,
+}
+
+struct Entry {
+    queue: Queue,
+    callers: HashMap<RequestId, Caller>,
+    /// Who was granted the lock last.
+    holder: Option<Arc<str>>,
+    wake_at: Option<Time>,
+}
+
+struct Caller {
+    reply_to: oneshot::Sender<Reply>,
+    user: UserId,
+    label: Arc<str>,
+}
+
+/// A reply on its way to its client.
+struct Delivery {
+    caller: Caller,
+    reply: Reply,
+}
+
+impl Gate {
+    /// A gate in front of a store.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime: it spawns the task that keeps the timers, which ends with the
+    /// gate.
+    pub fn new(store: Arc<dyn Store>, settings: Settings, limits: Limits) -> Arc<Self> {
+        let timers = Arc::new(Timers::default());
+        let gate = Arc::new_cyclic(|this| Self {
+            queues: DashMap::new(),
+            known: AtomicUsize::new(0),
+            timers: Arc::clone(&timers),
+            store: Arc::clone(&store),
+            settings,
+            limits,
+            next_request: AtomicU64::new(0),
+            seeds: RandomState::new(),
+            runtime: Handle::current(),
+            this: this.clone(),
+        });
+        store.listen(Arc::new(Ear(gate.this.clone())));
+        gate.runtime.spawn(timers::keep(gate.this.clone(), timers));
+        gate
+    }
+
+    /// `LOCK` and `TRYLOCK`. To drop the [`Pending`] is to leave the queue.
+    pub fn lock(&self, client: &Client, name: LockName, wish: &Wish) -> Pending {
+        let explicit = wish.token.is_some();
+        let token = wish.token.clone().unwrap_or_else(new_token);
+        let (request, reply_to, pending) = self.request(client, &name, &token, true);
+        let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
+        if full && !self.queues.contains_key(&name) {
+            // The pending one finds its reply there.
+            let _ = reply_to
+                .reply_to
+                .send(Reply::Refused(Refusal::TooManyLocks));
+            return pending;
+        }
+        let wait = match (wish.try_only, wish.wait_ms) {
+            (true, _) => Wait::No,
+            (false, None) => Wait::Forever,
+            (false, Some(millis)) => Wait::Until(clock::now().plus_millis(millis)),
+        };
+        let (user, lease_ms) = (client.user, wish.lease_ms);
+        let ask = LockRequest {
+            request,
+            user,
+            token,
+            explicit,
+            lease_ms,
+            wait,
+        };
+        self.feed(&name, Event::Lock(ask), Some(reply_to));
+        pending
+    }
+
+    /// `UNLOCK`. It runs even if the [`Pending`] is dropped.
+    pub fn unlock(&self, client: &Client, name: LockName, token: Token) -> Pending {
+        let (request, reply_to, pending) = self.request(client, &name, &token, false);
+        let event = Event::Unlock {
+            request,
+            user: client.user,
+            token,
+        };
+        self.feed(&name, event, Some(reply_to));
+        pending
+    }
+
+    /// `RELOCK`: the lease ends `lease_ms` milliseconds from now. It runs even if the [`Pending`]
+    /// is dropped.
+    pub fn relock(&self, client: &Client, name: LockName, token: Token, lease_ms: u64) -> Pending {
+        let (request, reply_to, pending) = self.request(client, &name, &token, false);
+        let event = Event::Relock {
+            request,
+            user: client.user,
+            token,
+            lease_ms,
+        };
+        self.feed(&name, event, Some(reply_to));
+        pending
+    }
+
+    /// `LOCKINFO`.
+    ///
+    /// # Errors
+    /// What the store says, without the leading `-`.
+    pub async fn info(self: Arc<Self>, client: Client, name: LockName) -> Result<Info, Bytes> {
+        let look = self.store.look(&name, client.user).await?;
+        let here = self.queues.get(&name).map(|entry| {
+            let snapshot = entry.queue.snapshot(clock::now());
+            (
+                snapshot,
+                entry
+                    .holder
+                    .clone()
+                    .filter(|_| snapshot.held_here_ms.is_some()),
+            )
+        });
+        Ok(Info { look, here })
+    }
+
+    /// `LOCKS`: the locks of a database that are held or waited for here and whose name `matches`,
+    /// most waiters first, `count` at most.
+    pub fn locks(
+        &self,
+        database: u32,
+        count: usize,
+        matches: impl Fn(&[u8]) -> bool,
+    ) -> Vec<Bytes> {
+        let now = clock::now();
+        let mut found: Vec<(usize, Bytes)> = self
+            .queues
+            .iter()
+            .filter(|entry| entry.key().database == database && matches(&entry.key().key))
+            .filter_map(|entry| {
+                let here = entry.queue.snapshot(now);
+                let shown = here.waiters > 0 || here.held_here_ms.is_some();
+                shown.then(|| (here.waiters, entry.key().key.clone()))
+            })
+            .collect();
+        found.sort_unstable_by(|one, other| other.0.cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
+        found.truncate(count);
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Locks this gate knows of: held, waited for, asked about, or known to be held elsewhere.
+    pub fn known(&self) -> usize {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    fn request(
+        &self,
+        client: &Client,
+        name: &LockName,
+        token: &Token,
+        waits: bool,
+    ) -> (RequestId, Caller, Pending) {
+        let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
+        let (reply_to, reply) = oneshot::channel();
+        let (user, label) = (client.user, Arc::clone(&client.label));
+        let caller = Caller {
+            reply_to,
+            user,
+            label,
+        };
+        let gate = self.this.clone();
+        (
+            id,
+            caller,
+            Pending::new(gate, name.clone(), id, user, token.clone(), waits, reply),
+        )
+    }
+
+    /// Something happened to a lock: its queue handles it, and what it wants done is done. With a
+    /// caller it is a new request, and a lock of which nothing was known gets its queue.
+    fn feed(&self, name: &LockName, event: Event, caller: Option<Caller>) {
+        let mut events = vec![(event, caller)];
+        while let Some((event, caller)) = events.pop() {
+            let todo = self.handle(name, event, caller);
+            for delivery in todo.deliveries {
+                events.extend(delivery.send().map(|event| (event, None)));
+            }
+            for (id, question) in todo.questions {
+                events.extend(self.ask(name, id, &question).map(|event| (event, None)));
+            }
+        }
+    }
+
+    fn handle(&self, name: &LockName, event: Event, caller: Option<Caller>) -> Todo {
+        let mut todo = Todo::default();
+        let idle = match caller {
+            Some(caller) => {
+                let mut entry = match self.queues.entry(name.clone()) {
+                    entry::Entry::Occupied(entry) => entry.into_ref(),
+                    entry::Entry::Vacant(entry) => {
+                        self.known.fetch_add(1, Ordering::Relaxed);
+                        entry.insert(Entry::new(self.seeds.hash_one(name)))
+                    }
+                };
+                entry
+                    .callers
+                    .extend(event.request().map(|request| (request, caller)));
+                self.step(name, &mut entry, event, &mut todo)
+            }
+            None => match self.queues.get_mut(name) {
+                Some(mut entry) => self.step(name, &mut entry, event, &mut todo),
+                None => false,
+            },
+        };
+        if idle
+            && self
+                .queues
+                .remove_if(name, |_, entry| entry.queue.is_idle())
+                .is_some()
+        {
+            self.known.fetch_sub(1, Ordering::Relaxed);
+        }
+        todo
+    }
+
+    /// One event, under the map's lock. Returns whether the queue may be forgotten.
+    fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
+        match &event {
+            Event::Gone { request, .. } => {
+                entry.callers.remove(request);
+            }
+            // The timer that brought it here is used up.
+            Event::Timer => entry.wake_at = None,
+            _ => {}
+        }
+        let mut actions = Vec::new();
+        entry
+            .queue
+            .handle(clock::now(), event, &self.settings, &mut actions);
+        for action in actions {
+            match action {
+                Action::Ask { id, question } => todo.questions.push((id, question)),
+                Action::Reply { request, reply } => {
+                    // Without a caller the client is gone, and its Pending has said so.
+                    let Some(caller) = entry.callers.remove(&request) else {
+                        continue;
+                    };
+                    if matches!(reply, Reply::Granted { .. }) {
+                        entry.holder = Some(Arc::clone(&caller.label));
+                    }
+                    todo.deliveries.push(Delivery { caller, reply });
+                }
+            }
+        }
+        let wake_at = entry.queue.wake_at();
+        if wake_at != entry.wake_at {
+            self.timers.change(name, entry.wake_at, wake_at);
+            entry.wake_at = wake_at;
+        }
+        entry.queue.is_idle()
+    }
+
+    /// Asks the store. The question is on its way when this returns; an answer that is there at
+    /// once is returned, any other comes back as an event.
+    fn ask(&self, name: &LockName, id: QuestionId, question: &Question) -> Option<Event> {
+        let _runtime = self.runtime.enter();
+        let mut answer = self.store.ask(name, question);
+        if let Poll::Ready(answer) = answer
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            return Some(Event::Answered {
+                question: id,
+                answer,
+            });
+        }
+        let (gate, name) = (self.this.clone(), name.clone());
+        tokio::spawn(async move {
+            let answer = answer.await;
+            if let Some(gate) = gate.upgrade() {
+                gate.feed(
+                    &name,
+                    Event::Answered {
+                        question: id,
+                        answer,
+                    },
+                    None,
+                );
+            }
+        });
+        None
+    }
+
+    /// The connection told its last: what it had to tell is lost, for every lock read on it.
+    async fn ask_again(self: Arc<Self>, link: LinkId) {
+        let names: Vec<LockName> = self
+            .queues
+            .iter()
+            .map(|entry| entry.key().clone())
+            .collect();
+        let mut ask_at = clock::now();
+        for name in names {
+            self.feed(&name, Event::Deaf { link, ask_at }, None);
+            ask_at = Time::from_micros(ask_at.micros() + REASK_SPACING_MICROS);
+        }
+    }
+}
+
+impl Entry {
+    fn new(seed: u64) -> Self {
+        Self {
+            queue: Queue::new(seed),
+            callers: HashMap::new(),
+            holder: None,
+            wake_at: None,
+        }
+    }
+}
+
+/// What a queue wants done.
+#[derive(Default)]
+struct Todo {
+    deliveries: Vec<Delivery>,
+    questions: Vec<(QuestionId, Question)>,
+}
+
+impl Delivery {
+    /// Sends the reply. A grant that nobody is there to take is an event of its own.
+    fn send(self) -> Option<Event> {
+        let user = self.caller.user;
+        match self.caller.reply_to.send(self.reply) {
+            Err(Reply::Granted { token, .. }) => Some(Event::Undelivered { user, token }),
+            Ok(()) | Err(_) => None,
+        }
+    }
+}
+
+/// The gate as the store's listener.
+struct Ear(Weak<Gate>);
+
+impl Listener for Ear {
+    fn changed(&self, link: LinkId, name: &LockName) {
+        if let Some(gate) = self.0.upgrade() {
+            gate.feed(name, Event::Changed { link }, None);
+        }
+    }
+
+    fn deaf(&self, link: LinkId) {
+        if let Some(gate) = self.0.upgrade() {
+            let runtime = gate.runtime.clone();
+            runtime.spawn(gate.ask_again(link));
+        }
+    }
+}
+
+/// A token that nobody has: a random UUID, version 4.
+fn new_token() -> Token {
+    let mut text = uuid::Uuid::encode_buffer();
+    let text = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text);
+    Token::new(Bytes::copy_from_slice(text.as_bytes()))
+}

@@ -1,0 +1,201 @@
+//! A reply on its way to its client, and what happens when the client is not there any more.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Weak,
+    task::{Context, Poll},
+};
+
+use tokio::sync::oneshot;
+
+use super::Gate;
+use crate::{
+    clock,
+    lock::{Event, Refusal, Reply, RequestId, Time, Token, UserId},
+    store::LockName,
+};
+
+/// A request that was not answered yet. To drop a waiting `LOCK` is to leave the queue; `UNLOCK`
+/// and `RELOCK` run all the same.
+#[derive(Debug)]
+pub struct Pending {
+    whose: Whose,
+    request: RequestId,
+    /// It is a `LOCK` or a `TRYLOCK`.
+    waits: bool,
+    reply: oneshot::Receiver<Reply>,
+    answered: bool,
+}
+
+/// The reply to a request.
+#[derive(Debug)]
+pub enum Answer {
+    /// The token holds the lock. It must be delivered.
+    Granted(Grant),
+    /// `LOCK` or `TRYLOCK`: not granted.
+    Nil,
+    /// `UNLOCK`: released; `RELOCK`: the lease began anew.
+    Done,
+    /// `UNLOCK` or `RELOCK`: this token does not hold the lock.
+    NotHeld,
+    /// An error.
+    Refused(Refusal),
+}
+
+/// A grant on its way to its client. Unless it is [delivered](Grant::delivered) the lock goes to the
+/// next one, or is taken back.
+#[derive(Debug)]
+pub struct Grant {
+    whose: Whose,
+    until: Time,
+    delivered: bool,
+}
+
+/// A token of a user for a lock.
+#[derive(Clone)]
+struct Whose {
+    gate: Weak<Gate>,
+    name: LockName,
+    user: UserId,
+    token: Token,
+}
+
+impl Pending {
+    pub(super) fn new(
+        gate: Weak<Gate>,
+        name: LockName,
+        request: RequestId,
+        user: UserId,
+        token: Token,
+        waits: bool,
+        reply: oneshot::Receiver<Reply>,
+    ) -> Self {
+        let whose = Whose {
+            gate,
+            name,
+            user,
+            token,
+        };
+        Self {
+            whose,
+            request,
+            waits,
+            reply,
+            answered: false,
+        }
+    }
+
+    /// The `LOCK` is not to wait any longer: it gets what the question on its way brings, or nil.
+    pub fn stop_waiting(&self) {
+        let (request, user, token) = (self.request, self.whose.user, self.whose.token.clone());
+        self.whose.tell(Event::StopWaiting {
+            request,
+            user,
+            token,
+        });
+    }
+
+    /// Behind this `LOCK`, on its own connection, an `UNLOCK` of the lock with this token is kept.
+    pub fn unlock_behind(&self, held_by: Token) {
+        let (request, user, token) = (self.request, self.whose.user, self.whose.token.clone());
+        self.whose.tell(Event::UnlockBehind {
+            request,
+            user,
+            token,
+            held_by,
+        });
+    }
+
+    fn take(&mut self, reply: Reply) -> Answer {
+        self.answered = true;
+        match reply {
+            Reply::Granted { until, .. } => Answer::Granted(Grant {
+                whose: self.whose.clone(),
+                until,
+                delivered: false,
+            }),
+            Reply::Nil => Answer::Nil,
+            Reply::Done => Answer::Done,
+            Reply::NotHeld => Answer::NotHeld,
+            Reply::Refused(refusal) => Answer::Refused(refusal),
+        }
+    }
+}
+
+impl Future for Pending {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        Pin::new(&mut self.reply).poll(cx).map(|reply| {
+            // A gate that ends answers nobody.
+            let reply = reply.unwrap_or(Reply::Refused(Refusal::Upstream));
+            self.take(reply)
+        })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.answered || !self.waits {
+            return;
+        }
+        self.reply.close();
+        match self.reply.try_recv() {
+            // It came, and nobody took it.
+            Ok(reply) => drop(self.take(reply)),
+            Err(_) => {
+                let (request, user) = (self.request, self.whose.user);
+                let token = self.whose.token.clone();
+                self.whose.tell(Event::Gone {
+                    request,
+                    user,
+                    token,
+                });
+            }
+        }
+    }
+}
+
+impl Grant {
+    /// What proves ownership: the reply to the client.
+    pub fn token(&self) -> &Token {
+        &self.whose.token
+    }
+
+    /// The lease is over: whoever gets the grant now does not hold the lock.
+    pub fn is_over(&self) -> bool {
+        clock::now() >= self.until
+    }
+
+    /// The reply was given to the client's socket.
+    pub fn delivered(mut self) {
+        self.delivered = true;
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if !self.delivered {
+            let (user, token) = (self.whose.user, self.whose.token.clone());
+            self.whose.tell(Event::Undelivered { user, token });
+        }
+    }
+}
+
+impl Whose {
+    fn tell(&self, event: Event) {
+        if let Some(gate) = self.gate.upgrade() {
+            gate.feed(&self.name, event, None);
+        }
+    }
+}
+
+impl fmt::Debug for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Whose")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
