@@ -1,0 +1,210 @@
+//! What stands behind a client: its own connection to Redis, or, where there is no Redis, the few
+//! ordinary commands that are answered here.
+
+use std::task::Context;
+
+use bytes::{Bytes, BytesMut};
+use tokio::net::TcpStream;
+
+use super::{
+    Shared,
+    local::{Local, Then},
+    relay::{Broken, Relay},
+    state::Uncountable,
+};
+use crate::{
+    clock,
+    limits::OWED_REPLIES,
+    resp::{Protocol, RequestScanner},
+};
+
+/// What stands behind a client.
+pub(super) enum Back {
+    Relay(Box<Relay>),
+    Local(Box<Local>),
+}
+
+/// Spends what `CLIENT REPLY SKIP` left for the next command, which lockgate runs itself.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+impl Back {
+    pub(super) fn new(shared: &Shared, stream: &TcpStream, peer: &str, id: u64) -> Self {
+        match &shared.upstream {
+            Some(address) => Self::Relay(Box::new(Relay::new(address.clone()))),
+            None => {
+                let here = stream.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
+                Self::Local(Box::new(Local::new(id, peer, here, clock::now())))
+            }
+        }
+    }
+
+    /// Commands pass as they come, without being read whole.
+    pub(super) fn streams(&self) -> bool {
+        matches!(self, Self::Relay(_))
+    }
+
+    /// What passes can be counted no longer, and means nothing to lockgate.
+    pub(super) fn is_plain_pipe(&self) -> bool {
+        matches!(self, Self::Relay(relay) if relay.state.uncountable())
+    }
+
+    /// There was something to send.
+    pub(super) fn is_used(&self) -> bool {
+        matches!(self, Self::Relay(relay) if relay.is_used())
+    }
+
+    /// Everything before was answered: a lock command may have its turn.
+    pub(super) fn is_settled(&self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.is_settled(),
+            Self::Local(_) => true,
+        }
+    }
+
+    /// Nothing that Redis says has been passed on in part.
+    pub(super) fn is_between_replies(&self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.is_between_replies(),
+            Self::Local(_) => true,
+        }
+    }
+
+    /// Nothing more will come from it.
+    pub(super) fn is_over(&self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.is_over(),
+            Self::Local(_) => true,
+        }
+    }
+
+    /// It closed the connection.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self, Self::Relay(relay) if relay.has_ended())
+    }
+
+    /// Bytes on their way to it.
+    pub(super) fn backlog(&self) -> usize {
+        match self {
+            Self::Relay(relay) => relay.backlog(),
+            Self::Local(_) => 0,
+        }
+    }
+
+    /// It may be sent more commands.
+    pub(super) fn has_room(&self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.state.owed() + relay.state.queued() < OWED_REPLIES,
+            Self::Local(_) => true,
+        }
+    }
+
+    /// The protocol that the client speaks.
+    pub(super) fn protocol(&self) -> Protocol {
+        match self {
+            Self::Relay(relay) => relay.state.protocol(),
+            Self::Local(local) => local.protocol(),
+        }
+    }
+
+    /// The database of the connection.
+    pub(super) fn database(&self) -> u32 {
+        match self {
+            Self::Relay(relay) => relay.state.database(),
+            Self::Local(local) => local.database(),
+        }
+    }
+
+    /// It answers lock commands itself: inside `MULTI`, and in RESP2's subscribed mode.
+    pub(super) fn takes_lock_commands(&self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.state.in_transaction() || relay.state.subscribed(),
+            Self::Local(_) => false,
+        }
+    }
+
+    /// The lock command that has its turn gets no reply (`CLIENT REPLY OFF` or `SKIP`).
+    pub(super) fn silences(&mut self) -> bool {
+        match self {
+            Self::Relay(relay) if relay.state.skips_next() => {
+                let mut scanner = RequestScanner::new();
+                while !scanner.frame_ended(PING) {}
+                let _ = relay.state.sent(&scanner);
+                relay.pass_on(&mut BytesMut::from(PING), PING.len());
+                true
+            }
+            Self::Relay(relay) => relay.state.replies_off(),
+            Self::Local(local) => local.silences(),
+        }
+    }
+
+    /// Whether lock commands may run now.
+    ///
+    /// # Errors
+    /// The error for the client, without the leading `-`.
+    pub(super) fn may_lock(&self, shared: &Shared) -> Result<(), String> {
+        let Self::Relay(relay) = self else { return Ok(()) };
+        if shared.requires_auth && !relay.state.authenticated() {
+            return Err("NOAUTH Authentication required.".to_owned());
+        }
+        if !relay.state.certain() {
+            return Err("ERR which database this connection is in is not known: it was changed \
+                        under CLIENT REPLY OFF or SKIP"
+                .to_owned());
+        }
+        Ok(())
+    }
+
+    /// The first `count` bytes of the inbox go to Redis.
+    pub(super) fn pass_on(&mut self, inbox: &mut BytesMut, count: usize) {
+        match self {
+            Self::Relay(relay) => relay.pass_on(inbox, count),
+            Self::Local(_) => drop(inbox.split_to(count)),
+        }
+    }
+
+    /// A command goes to Redis whole; the scanner has just read its end.
+    pub(super) fn sent(&mut self, command: &RequestScanner) -> Result<(), Uncountable> {
+        match self {
+            Self::Relay(relay) => relay.state.sent(command),
+            Self::Local(_) => Ok(()),
+        }
+    }
+
+    /// A frame without a command goes to Redis.
+    pub(super) fn sent_blank(&mut self) -> Result<(), Uncountable> {
+        match self {
+            Self::Relay(relay) => relay.state.sent_blank(),
+            Self::Local(_) => Ok(()),
+        }
+    }
+
+    /// Answers an ordinary command where there is no Redis. Returns whether the client is to be
+    /// closed.
+    pub(super) fn answer(&mut self, arguments: &[Bytes], out: &mut BytesMut, shared: &Shared) -> bool {
+        match self {
+            Self::Relay(_) => false,
+            Self::Local(local) => local.answer(arguments, &shared.facts(), out) == Then::Close,
+        }
+    }
+
+    /// Nothing more goes to Redis.
+    pub(super) fn close_writing(&mut self) {
+        if let Self::Relay(relay) = self {
+            relay.close_writing();
+        }
+    }
+
+    /// Moves bytes both ways; what comes goes to `client`, which takes `most`. Returns whether
+    /// anything moved.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut BytesMut,
+        most: usize,
+    ) -> Result<bool, Broken> {
+        match self {
+            Self::Relay(relay) => relay.poll(cx, client, most),
+            Self::Local(_) => Ok(false),
+        }
+    }
+}

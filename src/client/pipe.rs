@@ -1,0 +1,124 @@
+//! One socket with its two buffers. Bytes wait in a buffer only while they must; an idle
+//! connection has none.
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::{Buf, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
+    net::TcpStream,
+};
+
+use crate::limits::READ_BYTES;
+
+/// A socket, what was read from it and not yet used, and what is to be written to it.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    stream: TcpStream,
+    /// What was read and not yet used.
+    pub(super) inbox: BytesMut,
+    /// What is to be written.
+    pub(super) outbox: BytesMut,
+    /// The other side writes no more.
+    pub(super) ended: bool,
+    /// This side is to write no more, once the outbox is empty.
+    closing: bool,
+    closed: bool,
+}
+
+impl Pipe {
+    /// A connected socket. Small packets are sent at once.
+    ///
+    /// # Errors
+    /// The socket takes no options: it is gone already.
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let (inbox, outbox) = (BytesMut::new(), BytesMut::new());
+        Ok(Self { stream, inbox, outbox, ended: false, closing: false, closed: false })
+    }
+
+    /// Reads once, up to [`READ_BYTES`], if there is anything: returns the bytes read, by `take`,
+    /// which is given them, or none at the end.
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&mut Self, &[u8]),
+    ) -> Poll<io::Result<()>> {
+        // On the stack, so that thousands of idle connections hold no buffer.
+        let mut space = [MaybeUninit::uninit(); READ_BYTES];
+        let mut space = ReadBuf::uninit(&mut space);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut space) {
+            Poll::Ready(Ok(())) => {
+                self.ended = space.filled().is_empty();
+                take(self, space.filled());
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => {
+                self.ended = true;
+                Poll::Ready(Err(error))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Writes what is to be written, as far as the socket takes it; ready when nothing is left.
+    ///
+    /// # Errors
+    /// The other side is gone.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.outbox.is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, &self.outbox) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(written)) => self.outbox.advance(written),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        if self.outbox.capacity() > 0 {
+            self.outbox = BytesMut::new();
+        }
+        if self.closing && !self.closed {
+            match Pin::new(&mut self.stream).poll_shutdown(cx) {
+                Poll::Ready(result) => {
+                    self.closed = true;
+                    return Poll::Ready(result);
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Nothing more is to be written after what is in the outbox.
+    pub(super) fn close_writing(&mut self) {
+        self.closing = true;
+    }
+
+    /// The other side has closed, though bytes that were not read may stand before its end.
+    pub(super) fn is_closed_behind_unread(&self) -> bool {
+        let ready = std::pin::pin!(self.stream.ready(Interest::READABLE));
+        match ready.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => false,
+        }
+    }
+
+    /// Moves the first `count` bytes of `from`'s inbox to this outbox, without copying where it can.
+    pub(super) fn pass_on(&mut self, from: &mut BytesMut, count: usize) {
+        if self.outbox.is_empty() {
+            self.outbox = from.split_to(count);
+        } else {
+            self.outbox.extend_from_slice(&from[..count]);
+            from.advance(count);
+        }
+        if from.is_empty() {
+            *from = BytesMut::new();
+        }
+    }
+}
