@@ -4,6 +4,8 @@
 
 use serde::Deserialize;
 
+pub use crate::resp::{ARGUMENTS, BULK_BYTES, LINE_BYTES};
+
 /// Longest token that proves ownership of a lock, in bytes. The shortest has one byte.
 pub const TOKEN_BYTES: usize = 256;
 
@@ -12,16 +14,6 @@ pub const LOCK_COMMAND_BYTES: usize = 16 * 1024;
 
 /// Most arguments of a lock command, its name included.
 pub const LOCK_COMMAND_ARGUMENTS: usize = 16;
-
-/// Longest inline command, and longest `*<count>` or `$<length>` line, in bytes (Redis's
-/// `PROTO_INLINE_MAX_SIZE`).
-pub const LINE_BYTES: usize = 64 * 1024;
-
-/// Longest argument that can be announced, in bytes (Redis's `proto-max-bulk-len`).
-pub const BULK_BYTES: u64 = 512 * 1024 * 1024;
-
-/// Most arguments of one command (Redis's own limit, `INT_MAX`).
-pub const ARGUMENTS: u64 = i32::MAX as u64;
 
 /// Bytes read from one socket at a time.
 pub const READ_BYTES: usize = 16 * 1024;

@@ -1,0 +1,369 @@
+//! Where the requests of a client begin and end, and what they are called.
+//!
+//! Redis accepts more than the protocol says, and whoever reads a frame differently lets commands
+//! be smuggled past. So this follows Redis 7 (`networking.c`): the byte after a CR and the two
+//! bytes after a bulk are not looked at; `*0`, `*-1` and blank lines are no command and get no
+//! reply; anything that does not begin with `*` is an inline command up to its LF. Where Redis
+//! decides by how the bytes happen to arrive (lines beyond 64 KB, NULs in a line), this refuses.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{
+    ARGUMENTS, BULK_BYTES, LINE_BYTES, ProtocolError,
+    capture::Captured,
+    inline::{Piece, Splitter},
+    number::{CountLine, Line},
+};
+
+/// Longest name of a command that is told, in bytes.
+pub const NAME_BYTES: usize = 24;
+
+/// Longest argument that is told, in bytes.
+pub const ARGUMENT_BYTES: usize = 32;
+
+/// How far a frame was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Everything was consumed, and the frame goes on.
+    More,
+    /// The name and the number of arguments are known. Told once for each command, before its end.
+    Named,
+    /// The command ends here.
+    End,
+    /// A frame without a command ends here: Redis does nothing and replies nothing.
+    Blank,
+}
+
+/// Reads the requests of one client, one after the other.
+#[derive(Debug, Clone)]
+pub struct RequestScanner {
+    phase: Phase,
+    frame_bytes: u64,
+    /// Announced by the frame; in an inline command, ended so far.
+    arguments: u64,
+    name: Captured<NAME_BYTES>,
+    captured: [Captured<ARGUMENT_BYTES>; 2],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// Before the first byte of a frame.
+    Start,
+    /// In the `*<count>` line.
+    Count(CountLine),
+    /// In a `$<length>` line. `left` counts the arguments to come, this one included.
+    Length { left: u64, line: CountLine },
+    /// In an argument of which `bytes` are to come.
+    Bulk { left: u64, bytes: u64 },
+    /// In the bytes after an argument, of which `bytes` are to come.
+    AfterBulk { left: u64, bytes: u64 },
+    /// In an inline command.
+    Inline(Splitter),
+    /// Before the LF of an inline command whose name was told.
+    InlineEnd,
+}
+
+type Stepped = Result<(usize, Step), ProtocolError>;
+
+impl Default for RequestScanner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RequestScanner {
+    /// A scanner before the first frame of a connection.
+    pub const fn new() -> Self {
+        Self {
+            phase: Phase::Start,
+            frame_bytes: 0,
+            arguments: 0,
+            name: Captured::EMPTY,
+            captured: [Captured::EMPTY; 2],
+        }
+    }
+
+    /// Reads on. `input` holds what follows the bytes consumed so far; returns how many of them
+    /// were consumed now. Stops at every step but [`Step::More`].
+    ///
+    /// # Errors
+    /// The client does not speak the protocol. Nothing can be read after that.
+    pub fn scan(&mut self, input: &[u8]) -> (usize, Result<Step, ProtocolError>) {
+        let mut at = 0;
+        while at < input.len() {
+            match self.step(&input[at..]) {
+                Ok((consumed, step)) => {
+                    at += consumed;
+                    self.frame_bytes += consumed as u64;
+                    if step != Step::More {
+                        return (at, Ok(step));
+                    }
+                }
+                Err(error) => return (at, Err(error)),
+            }
+        }
+        (at, Ok(Step::More))
+    }
+
+    /// The name of the command in upper case, from [`Step::Named`] on until the next frame. Empty
+    /// where it is longer than [`NAME_BYTES`].
+    pub fn name(&self) -> &[u8] {
+        self.name.whole().unwrap_or_default()
+    }
+
+    /// The number of arguments, the name included, from [`Step::Named`] on.
+    pub fn argument_count(&self) -> u64 {
+        self.arguments
+    }
+
+    /// Argument 1 or 2, the name being argument 0, from [`Step::End`] on. None where there is no
+    /// such argument, or it is longer than [`ARGUMENT_BYTES`].
+    pub fn argument(&self, index: usize) -> Option<&[u8]> {
+        if index as u64 >= self.arguments {
+            return None;
+        }
+        self.captured.get(index.checked_sub(1)?)?.whole()
+    }
+
+    /// The bytes of the current frame consumed so far; after its end, all of it.
+    pub fn frame_bytes(&self) -> u64 {
+        self.frame_bytes
+    }
+
+    /// Whether the last frame has ended and no byte of the next one was consumed.
+    pub fn between_frames(&self) -> bool {
+        matches!(self.phase, Phase::Start)
+    }
+
+    /// One piece of one phase. `input` is not empty.
+    fn step(&mut self, input: &[u8]) -> Stepped {
+        match self.phase {
+            Phase::Start => {
+                *self = Self::new();
+                self.phase = match input[0] {
+                    b'*' => Phase::Count(CountLine::default()),
+                    _ => Phase::Inline(Splitter::default()),
+                };
+                Ok((0, Step::More))
+            }
+            Phase::Count(line) => self.count(line, input),
+            Phase::Length { left, line } => self.length(left, line, input),
+            Phase::Bulk { left, bytes } => self.bulk(left, bytes, input),
+            Phase::AfterBulk { left, bytes } => Ok(self.after_bulk(left, bytes, input)),
+            Phase::Inline(splitter) => self.inline(splitter, input),
+            Phase::InlineEnd => {
+                self.phase = Phase::Start;
+                Ok((1, Step::End))
+            }
+        }
+    }
+
+    fn count(&mut self, mut line: CountLine, input: &[u8]) -> Stepped {
+        for (at, &byte) in input.iter().enumerate() {
+            match line.push(byte) {
+                Line::More => {}
+                Line::Whole => {
+                    self.arguments = argument_count(&line)?;
+                    let step = if self.arguments == 0 {
+                        self.phase = Phase::Start;
+                        Step::Blank
+                    } else {
+                        self.phase = Phase::Length { left: self.arguments, line: CountLine::default() };
+                        Step::More
+                    };
+                    return Ok((at + 1, step));
+                }
+                Line::Endless => return Err(ProtocolError::TooBigArgumentCount),
+            }
+        }
+        self.phase = Phase::Count(line);
+        Ok((input.len(), Step::More))
+    }
+
+    fn length(&mut self, left: u64, mut line: CountLine, input: &[u8]) -> Stepped {
+        for (at, &byte) in input.iter().enumerate() {
+            match line.push(byte) {
+                Line::More => {}
+                Line::Whole => {
+                    let bytes = bulk_length(&line)?;
+                    self.phase = Phase::Bulk { left, bytes };
+                    let step = if bytes == 0 { self.bulk_ended(left)? } else { Step::More };
+                    return Ok((at + 1, step));
+                }
+                Line::Endless => return Err(ProtocolError::TooBigBulkCount),
+            }
+        }
+        self.phase = Phase::Length { left, line };
+        Ok((input.len(), Step::More))
+    }
+
+    fn bulk(&mut self, left: u64, bytes: u64, input: &[u8]) -> Stepped {
+        let here = usize::try_from(bytes).map_or(input.len(), |bytes| bytes.min(input.len()));
+        self.capture(self.arguments - left, &input[..here]);
+        let bytes = bytes - here as u64;
+        self.phase = Phase::Bulk { left, bytes };
+        let step = if bytes == 0 { self.bulk_ended(left)? } else { Step::More };
+        Ok((here, step))
+    }
+
+    fn bulk_ended(&mut self, left: u64) -> Result<Step, ProtocolError> {
+        self.phase = Phase::AfterBulk { left, bytes: 2 };
+        if left == self.arguments { self.named() } else { Ok(Step::More) }
+    }
+
+    fn after_bulk(&mut self, left: u64, bytes: u64, input: &[u8]) -> (usize, Step) {
+        let here = input.len().min(bytes as usize);
+        let bytes = bytes - here as u64;
+        let (phase, step) = match (bytes, left) {
+            (0, 1) => (Phase::Start, Step::End),
+            (0, _) => (Phase::Length { left: left - 1, line: CountLine::default() }, Step::More),
+            _ => (Phase::AfterBulk { left, bytes }, Step::More),
+        };
+        self.phase = phase;
+        (here, step)
+    }
+
+    fn inline(&mut self, mut splitter: Splitter, input: &[u8]) -> Stepped {
+        for (at, &byte) in input.iter().enumerate() {
+            match byte {
+                b'\n' => {
+                    if !splitter.end(&mut |piece| self.piece(piece)) {
+                        return Err(ProtocolError::UnbalancedQuotes);
+                    }
+                    if self.arguments == 0 {
+                        self.phase = Phase::Start;
+                        return Ok((at + 1, Step::Blank));
+                    }
+                    // The LF is left, so that the end of the frame is a step of its own.
+                    self.phase = Phase::InlineEnd;
+                    return Ok((at, self.named()?));
+                }
+                0 => return Err(ProtocolError::TooBigInline),
+                _ if self.frame_bytes + at as u64 == LINE_BYTES as u64 => return Err(ProtocolError::TooBigInline),
+                _ => splitter.push(byte, &mut |piece| self.piece(piece)),
+            }
+        }
+        self.phase = Phase::Inline(splitter);
+        Ok((input.len(), Step::More))
+    }
+
+    fn piece(&mut self, piece: Piece) {
+        match piece {
+            Piece::Byte(byte) => self.capture(self.arguments, &[byte]),
+            Piece::End => self.arguments += 1,
+        }
+    }
+
+    fn capture(&mut self, index: u64, bytes: &[u8]) {
+        match index {
+            0 => self.name.push(bytes),
+            1 => self.captured[0].push(bytes),
+            2 => self.captured[1].push(bytes),
+            _ => {}
+        }
+    }
+
+    fn named(&mut self) -> Result<Step, ProtocolError> {
+        // A NUL further behind cannot make it equal to a name that matters here.
+        if self.name.beginning().contains(&0) {
+            return Err(ProtocolError::NulInName);
+        }
+        self.name.make_upper_case();
+        Ok(Step::Named)
+    }
+}
+
+/// The number of arguments that a whole `*<count>` line announces.
+fn argument_count(line: &CountLine) -> Result<u64, ProtocolError> {
+    match line.number.value() {
+        Some(count) if count <= ARGUMENTS as i64 => Ok(count.max(0) as u64),
+        _ => Err(ProtocolError::InvalidArgumentCount),
+    }
+}
+
+/// The length that a whole `$<length>` line announces.
+fn bulk_length(line: &CountLine) -> Result<u64, ProtocolError> {
+    if line.first != b'$' {
+        return Err(ProtocolError::ExpectedBulk(line.first));
+    }
+    match line.number.value().map(u64::try_from) {
+        Some(Ok(length)) if length <= BULK_BYTES => Ok(length),
+        _ => Err(ProtocolError::InvalidBulkLength),
+    }
+}
+
+/// The arguments of one whole frame, the name first; none where it is blank. Decides as
+/// [`RequestScanner`] does. The arguments of a multibulk frame share its memory.
+///
+/// # Errors
+/// The frame is not of the protocol, is not exactly one, or has more than `most` arguments.
+pub fn arguments(frame: &Bytes, most: usize) -> Result<Vec<Bytes>, ProtocolError> {
+    let found = match frame.first() {
+        Some(b'*') => multibulk_arguments(frame, most)?,
+        Some(_) => inline_arguments(frame, most)?,
+        None => return Err(ProtocolError::NotOneFrame),
+    };
+    match found.first() {
+        Some(name) if name.iter().take(NAME_BYTES).any(|&byte| byte == 0) => Err(ProtocolError::NulInName),
+        _ => Ok(found),
+    }
+}
+
+fn multibulk_arguments(frame: &Bytes, most: usize) -> Result<Vec<Bytes>, ProtocolError> {
+    let (line, mut at) = count_line(frame, 0, ProtocolError::TooBigArgumentCount)?;
+    let count = argument_count(&line)?;
+    if count > most as u64 {
+        return Err(ProtocolError::TooManyArguments);
+    }
+    let mut found = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let (line, begin) = count_line(frame, at, ProtocolError::TooBigBulkCount)?;
+        let length = bulk_length(&line)? as usize;
+        if frame.len() - begin < length + 2 {
+            return Err(ProtocolError::NotOneFrame);
+        }
+        found.push(frame.slice(begin..begin + length));
+        at = begin + length + 2;
+    }
+    if at < frame.len() { Err(ProtocolError::NotOneFrame) } else { Ok(found) }
+}
+
+/// The line that begins at `at`, and where what follows it begins.
+fn count_line(frame: &[u8], at: usize, endless: ProtocolError) -> Result<(CountLine, usize), ProtocolError> {
+    let mut line = CountLine::default();
+    for (index, &byte) in frame.iter().enumerate().skip(at) {
+        match line.push(byte) {
+            Line::More => {}
+            Line::Whole => return Ok((line, index + 1)),
+            Line::Endless => return Err(endless),
+        }
+    }
+    Err(ProtocolError::NotOneFrame)
+}
+
+fn inline_arguments(frame: &[u8], most: usize) -> Result<Vec<Bytes>, ProtocolError> {
+    let end = frame.iter().position(|&byte| byte == b'\n').unwrap_or(frame.len());
+    let line = &frame[..end];
+    if line.len() > LINE_BYTES || line.contains(&0) {
+        return Err(ProtocolError::TooBigInline);
+    }
+    let (mut found, mut current, mut splitter) = (Vec::new(), BytesMut::new(), Splitter::default());
+    let mut out = |piece| match piece {
+        Piece::Byte(byte) => current.extend_from_slice(&[byte]),
+        Piece::End => found.push(current.split().freeze()),
+    };
+    line.iter().for_each(|&byte| splitter.push(byte, &mut out));
+    let balanced = splitter.end(&mut out);
+    if end + 1 != frame.len() {
+        Err(ProtocolError::NotOneFrame)
+    } else if !balanced {
+        Err(ProtocolError::UnbalancedQuotes)
+    } else if found.len() > most {
+        Err(ProtocolError::TooManyArguments)
+    } else {
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests;
