@@ -188,7 +188,7 @@ pub fn parse(arguments: &[Bytes], bounds: &Bounds) -> Result<Command, CommandErr
             let options = Options::read(verb, options)?;
             Ok(Command::Locks {
                 count: options.count()?,
-                pattern: options.pattern.map(|pattern| copied(pattern)),
+                pattern: options.pattern.map(copied),
             })
         }
         _ => Err(CommandError::WrongArity(verb)),

@@ -28,13 +28,13 @@ impl<'a> Writer<'a> {
     }
 
     /// A status, such as `OK`. Line ends in it become spaces.
-    pub fn simple(&mut self, text: &str) {
+    pub fn status(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
     /// An error: its text without the leading `-`. Line ends in it become spaces.
-    pub fn error(&mut self, text: &str) {
-        self.line(b'-', text.as_bytes());
+    pub fn error(&mut self, text: impl AsRef<[u8]>) {
+        self.line(b'-', text.as_ref());
     }
 
     /// An integer.
@@ -43,20 +43,21 @@ impl<'a> Writer<'a> {
     }
 
     /// A string of any bytes.
-    pub fn bulk(&mut self, bytes: &[u8]) {
+    pub fn bulk(&mut self, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
         self.header(b'$', bytes.len());
         self.out.put_slice(bytes);
         self.out.put_slice(b"\r\n");
     }
 
     /// Text for people.
-    pub fn text(&mut self, text: &[u8]) {
+    pub fn verbatim(&mut self, text: &str) {
         if self.protocol == Protocol::Resp2 {
             return self.bulk(text);
         }
         self.header(b'=', text.len() + 4);
         self.out.put_slice(b"txt:");
-        self.out.put_slice(text);
+        self.out.put_slice(text.as_bytes());
         self.out.put_slice(b"\r\n");
     }
 

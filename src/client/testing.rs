@@ -1,4 +1,6 @@
-//! For tests: a real Redis to compare with, and replies read by decoders that are not ours.
+//! For tests: a real Redis to compare with, and replies read by decoders that are not ours: RESP2 by
+//! the crate redis-protocol, RESP3 by the crate redis (the former refuses a set of maps, which
+//! `COMMAND` has).
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -6,7 +8,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use redis_protocol::{resp2, resp3};
+use redis_protocol::resp2;
 use tempfile::TempDir;
 
 use super::reply::Protocol;
@@ -26,15 +28,30 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The first reply in these bytes, and its length; none where it is not complete.
-    pub(crate) fn read(protocol: Protocol, bytes: &[u8]) -> Option<(Self, usize)> {
+    /// The first RESP2 frame in these bytes, and its length; none where it is not complete.
+    pub(crate) fn read(bytes: &[u8]) -> Option<(Self, usize)> {
+        let read = resp2::decode::decode(bytes).unwrap();
+        read.map(|(frame, length)| (frame.into(), length))
+    }
+
+    /// The one reply that these bytes are.
+    pub(crate) fn whole(protocol: Protocol, bytes: &[u8]) -> Self {
         match protocol {
-            Protocol::Resp2 => resp2::decode::decode(bytes)
-                .unwrap()
-                .map(|(frame, length)| (frame.into(), length)),
-            Protocol::Resp3 => resp3::decode::complete::decode(bytes)
-                .unwrap()
-                .map(|(frame, length)| (frame.into(), length)),
+            Protocol::Resp2 => {
+                let (value, length) = Self::read(bytes).expect("a whole reply");
+                assert_eq!(length, bytes.len(), "one reply");
+                value
+            }
+            Protocol::Resp3 => {
+                // The parser does not tell how much it took, so another reply stands behind.
+                let bytes = [bytes, b"+that is all\r\n"].concat();
+                let mut bytes = bytes.as_slice();
+                let mut parser = redis::Parser::new();
+                let value = parser.parse_value(&mut bytes).expect("a whole reply");
+                let end = parser.parse_value(&mut bytes).expect("nothing behind it");
+                assert_eq!(Self::from(end), Self::Simple("that is all".into()));
+                value.into()
+            }
         }
     }
 
@@ -85,11 +102,6 @@ impl Value {
         let found = pairs.into_iter().find(|(name, _)| name == key);
         found.unwrap_or_else(|| panic!("no {key} in {self:?}")).1
     }
-
-    /// The same with nothing in it but its kind.
-    pub(crate) fn kind(&self) -> std::mem::Discriminant<Value> {
-        std::mem::discriminant(self)
-    }
 }
 
 impl From<resp2::types::OwnedFrame> for Value {
@@ -106,27 +118,32 @@ impl From<resp2::types::OwnedFrame> for Value {
     }
 }
 
-impl From<resp3::types::OwnedFrame> for Value {
-    fn from(frame: resp3::types::OwnedFrame) -> Self {
-        use resp3::types::OwnedFrame as Frame;
-        match frame {
-            Frame::SimpleString { data, .. } => Self::Simple(String::from_utf8(data).unwrap()),
-            Frame::SimpleError { data, .. } => Self::Error(data),
-            Frame::Number { data, .. } => Self::Integer(data),
-            Frame::BlobString { data, .. } => Self::Bulk(data),
-            Frame::VerbatimString { data, .. } => Self::Text(data),
-            Frame::Null => Self::Null,
-            Frame::Array { data, .. } => Self::Array(data.into_iter().map(Into::into).collect()),
-            Frame::Map { data, .. } => {
-                let mut pairs: Vec<_> = data
-                    .into_iter()
+impl From<redis::Value> for Value {
+    fn from(value: redis::Value) -> Self {
+        match value {
+            redis::Value::Okay => Self::Simple("OK".into()),
+            redis::Value::SimpleString(text) => Self::Simple(text),
+            redis::Value::ServerError(error) => {
+                let text = [error.code(), error.details().unwrap_or_default()].join(" ");
+                Self::Error(text.trim_end().to_owned())
+            }
+            redis::Value::Int(number) => Self::Integer(number),
+            redis::Value::BulkString(bytes) => Self::Bulk(bytes),
+            redis::Value::VerbatimString { text, .. } => Self::Text(text.into_bytes()),
+            redis::Value::Nil => Self::Null,
+            redis::Value::Array(elements) => {
+                Self::Array(elements.into_iter().map(Into::into).collect())
+            }
+            redis::Value::Map(pairs) => {
+                let pairs = pairs.into_iter();
+                let mut pairs: Vec<_> = pairs
                     .map(|(key, value)| (key.into(), value.into()))
                     .collect();
                 pairs.sort();
                 Self::Map(pairs)
             }
-            Frame::Set { data, .. } => {
-                let mut elements: Vec<_> = data.into_iter().map(Into::into).collect();
+            redis::Value::Set(elements) => {
+                let mut elements: Vec<_> = elements.into_iter().map(Into::into).collect();
                 elements.sort();
                 Self::Set(elements)
             }
@@ -153,11 +170,11 @@ impl Redis {
             .spawn()
             .expect("redis-server is needed to compare with");
         let mut said = BufReader::new(server.stdout.take().unwrap()).lines();
-        said.find(|line| {
+        let up = said.find(|line| {
             let line = line.as_ref().unwrap();
             line.contains("accept connections at") || line.contains("ready to accept connections")
-        })
-        .expect("redis-server to come up");
+        });
+        assert!(up.is_some(), "redis-server did not come up");
         Self { server, directory }
     }
 
@@ -166,6 +183,7 @@ impl Redis {
             socket: UnixStream::connect(self.directory.path().join("socket")).unwrap(),
             unread: Vec::new(),
             protocol: Protocol::Resp2,
+            resp3: redis::Parser::new(),
         }
     }
 }
@@ -182,6 +200,7 @@ pub(crate) struct Connection {
     socket: UnixStream,
     unread: Vec<u8>,
     protocol: Protocol,
+    resp3: redis::Parser,
 }
 
 impl Connection {
@@ -198,10 +217,13 @@ impl Connection {
 
     /// Waits for the next reply.
     pub(crate) fn receive(&mut self) -> Value {
+        if self.protocol == Protocol::Resp3 {
+            return self.resp3.parse_value(&mut self.socket).unwrap().into();
+        }
         let mut chunk = vec![0; 64 * 1024];
         loop {
             if !self.unread.is_empty()
-                && let Some((value, length)) = Value::read(self.protocol, &self.unread)
+                && let Some((value, length)) = Value::read(&self.unread)
             {
                 self.unread.drain(..length);
                 return value;
