@@ -1,0 +1,124 @@
+//! `COMMAND …`: the commands that work where there is no Redis.
+
+use bytes::Bytes;
+
+use crate::client::{
+    glob,
+    reply::Writer,
+    table::{Entry, LOCK_COMMANDS, ORDINARY_COMMANDS},
+};
+
+/// Every command of this gate, without subcommands.
+fn commands() -> impl Iterator<Item = &'static Entry> {
+    LOCK_COMMANDS.iter().chain(&ORDINARY_COMMANDS)
+}
+
+/// The same with subcommands.
+fn all() -> impl Iterator<Item = &'static Entry> {
+    commands().flat_map(|entry| std::iter::once(entry).chain(entry.subcommands))
+}
+
+fn named(name: &[u8]) -> Option<&'static Entry> {
+    all().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// Writes the reply to `COMMAND`.
+pub(super) fn write_all(out: &mut Writer<'_>) {
+    out.array(commands().count());
+    for entry in commands() {
+        entry.write_info(out);
+    }
+}
+
+/// Writes the reply to one subcommand, the number of whose arguments is right.
+pub(super) fn write(subcommand: &str, rest: &[Bytes], out: &mut Writer<'_>) {
+    match subcommand {
+        "count" => out.integer(i64::try_from(commands().count()).unwrap_or(i64::MAX)),
+        "info" if rest.is_empty() => write_all(out),
+        "info" => write_info(rest, out),
+        "docs" => write_docs(rest, out),
+        "list" => write_list(rest, out),
+        "help" => {
+            out.array(HELP.len());
+            for line in HELP {
+                out.status(line);
+            }
+        }
+        other => debug_assert!(false, "command|{other} is in the table only"),
+    }
+}
+
+/// One entry for each name, nil where there is no such command.
+fn write_info(names: &[Bytes], out: &mut Writer<'_>) {
+    out.array(names.len());
+    for name in names {
+        match named(name) {
+            Some(entry) => entry.write_info(out),
+            None => out.null(),
+        }
+    }
+}
+
+/// Nothing for a name that is no command's.
+fn write_docs(names: &[Bytes], out: &mut Writer<'_>) {
+    let entries: Vec<&Entry> = match names {
+        [] => commands().collect(),
+        names => names.iter().filter_map(|name| named(name)).collect(),
+    };
+    out.map(entries.len());
+    for entry in entries {
+        entry.write_docs(out);
+    }
+}
+
+fn write_list(filter: &[Bytes], out: &mut Writer<'_>) {
+    let Some(names) = listed(filter) else {
+        return out.error("ERR syntax error");
+    };
+    out.array(names.len());
+    for name in names {
+        out.bulk(name);
+    }
+}
+
+/// The names that `COMMAND LIST` shows; none where the filter is not one. With a filter, and only
+/// then, Redis looks at subcommands too.
+fn listed(filter: &[Bytes]) -> Option<Vec<&'static str>> {
+    let (by, what) = match filter {
+        [] => return Some(commands().map(|entry| entry.name).collect()),
+        [word, by, what] if word.eq_ignore_ascii_case(b"FILTERBY") => (by, what),
+        _ => return None,
+    };
+    let what = what.to_ascii_lowercase();
+    let shown: Box<dyn Fn(&Entry) -> bool> = if by.eq_ignore_ascii_case(b"PATTERN") {
+        Box::new(|entry| glob::matches(&what, entry.name.as_bytes()))
+    } else if by.eq_ignore_ascii_case(b"ACLCAT") {
+        Box::new(|entry| entry.categories.iter().any(|name| name.as_bytes() == what))
+    } else if by.eq_ignore_ascii_case(b"MODULE") {
+        Box::new(|_| false)
+    } else {
+        return None;
+    };
+    Some(
+        all()
+            .filter(|entry| shown(entry))
+            .map(|entry| entry.name)
+            .collect(),
+    )
+}
+
+const HELP: [&str; 13] = [
+    "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "(no subcommand)",
+    "    Return details about all commands.",
+    "COUNT",
+    "    Return the number of commands.",
+    "DOCS [<command-name> ...]",
+    "    Explain commands, all of them without a name.",
+    "INFO [<command-name> ...]",
+    "    Return details about commands, all of them without a name.",
+    "LIST [FILTERBY (MODULE <name>|ACLCAT <category>|PATTERN <pattern>)]",
+    "    Return the names of commands.",
+    "HELP",
+    "    Print this help.",
+];

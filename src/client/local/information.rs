@@ -1,0 +1,124 @@
+//! `INFO`: what libraries look for in it (the version, whether it is loading, a master or a replica,
+//! a cluster), and what this gate can say of itself. Nothing in it is invented: a field of Redis's
+//! that would mean nothing here is left out.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+
+use super::{LOCKGATE_VERSION, REDIS_VERSION};
+use crate::{client::reply::Writer, lock::Time};
+
+/// What this gate knows of itself when a command comes.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The time.
+    pub now: Time,
+    /// When this gate started.
+    pub started: Time,
+    /// Forty hexadecimal digits, new with each start.
+    pub run_id: &'a str,
+    /// The port that clients connect to.
+    pub port: u16,
+    /// Clients connected now.
+    pub clients: usize,
+    /// Clients that may be.
+    pub max_clients: usize,
+    /// Requests that wait for a lock.
+    pub waiters: usize,
+    /// Locks held or waited for at this gate.
+    pub locks: usize,
+    /// Where the locks live: `embedded`, or host and port, without any password.
+    pub upstream: &'a str,
+}
+
+type Section = (
+    &'static str,
+    fn(&mut String, &Facts<'_>) -> std::fmt::Result,
+);
+
+/// The sections by their names, in the order in which they are shown.
+const SECTIONS: [Section; 6] = [
+    ("Server", server),
+    ("Clients", clients),
+    ("Persistence", persistence),
+    ("Replication", replication),
+    ("Cluster", cluster),
+    ("Lockgate", lockgate),
+];
+
+/// Writes the reply to `INFO`, with these sections or with all.
+pub(super) fn write(sections: &[Bytes], facts: &Facts<'_>, out: &mut Writer<'_>) {
+    let is_wanted = |name: &str| {
+        sections.is_empty()
+            || sections.iter().any(|section| {
+                [name, "default", "all", "everything"]
+                    .iter()
+                    .any(|word| section.eq_ignore_ascii_case(word.as_bytes()))
+            })
+    };
+    let wanted: Vec<String> = SECTIONS
+        .iter()
+        .filter(|(name, _)| is_wanted(name))
+        .map(section(facts))
+        .collect();
+    out.verbatim(&wanted.join("\r\n"));
+}
+
+/// The section `lockgate`, with its heading, as it also belongs into the reply of a Redis behind
+/// this gate. Its lines end in `\r\n`.
+pub fn lockgate_section(facts: &Facts<'_>) -> String {
+    section(facts)(&("Lockgate", lockgate))
+}
+
+fn section<'a>(facts: &'a Facts<'_>) -> impl Fn(&Section) -> String + 'a {
+    move |(name, fields)| {
+        let mut text = format!("# {name}\r\n");
+        // Writing into a string cannot fail.
+        let _ = fields(&mut text, facts);
+        text
+    }
+}
+
+fn server(text: &mut String, facts: &Facts<'_>) -> std::fmt::Result {
+    let uptime_s = facts.now.millis_since(facts.started) / 1_000;
+    write!(text, "redis_version:{REDIS_VERSION}\r\n")?;
+    write!(text, "redis_mode:standalone\r\n")?;
+    write!(
+        text,
+        "os:{} {}\r\n",
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    )?;
+    write!(text, "arch_bits:{}\r\n", usize::BITS)?;
+    write!(text, "process_id:{}\r\n", std::process::id())?;
+    write!(text, "run_id:{}\r\n", facts.run_id)?;
+    write!(text, "tcp_port:{}\r\n", facts.port)?;
+    write!(text, "uptime_in_seconds:{uptime_s}\r\n")?;
+    write!(text, "uptime_in_days:{}\r\n", uptime_s / 86_400)
+}
+
+fn clients(text: &mut String, facts: &Facts<'_>) -> std::fmt::Result {
+    write!(text, "connected_clients:{}\r\n", facts.clients)?;
+    write!(text, "maxclients:{}\r\n", facts.max_clients)?;
+    write!(text, "blocked_clients:{}\r\n", facts.waiters)
+}
+
+fn persistence(text: &mut String, _facts: &Facts<'_>) -> std::fmt::Result {
+    write!(text, "loading:0\r\n")
+}
+
+fn replication(text: &mut String, _facts: &Facts<'_>) -> std::fmt::Result {
+    write!(text, "role:master\r\nconnected_slaves:0\r\n")
+}
+
+fn cluster(text: &mut String, _facts: &Facts<'_>) -> std::fmt::Result {
+    write!(text, "cluster_enabled:0\r\n")
+}
+
+fn lockgate(text: &mut String, facts: &Facts<'_>) -> std::fmt::Result {
+    write!(text, "lockgate_version:{LOCKGATE_VERSION}\r\n")?;
+    write!(text, "lockgate_upstream:{}\r\n", facts.upstream)?;
+    write!(text, "lockgate_locks:{}\r\n", facts.locks)?;
+    write!(text, "lockgate_waiters:{}\r\n", facts.waiters)
+}

@@ -1,0 +1,256 @@
+//! What `COMMAND` says of the commands that live in this gate: the one place where their names,
+//! arities, flags, keys and arguments stand.
+//!
+//! Clients ask for it on connecting: redis-cli to complete and explain, cluster-aware libraries to
+//! find the keys. The lock commands ([`LOCK_COMMANDS`]) belong into Redis's own replies as well where
+//! a Redis stands behind this gate, so the writers here make single entries, in the very form that
+//! Redis has them (7.0: ten fields of `COMMAND INFO`; the map of `COMMAND DOCS`).
+
+use super::reply::Writer;
+
+mod locks;
+mod ordinary;
+
+pub use locks::LOCK_COMMANDS;
+pub use ordinary::ORDINARY_COMMANDS;
+
+/// One command, or one subcommand.
+#[derive(Debug)]
+pub struct Entry {
+    /// The full name in lower case; of a subcommand `container|name`.
+    pub name: &'static str,
+    /// How many arguments with the name (and the subcommand's) there are; negative: at least so many.
+    pub arity: i64,
+    /// As `COMMAND` says them (`write`, `blocking` …).
+    pub flags: &'static [&'static str],
+    /// The categories of access control, without their `@`.
+    pub categories: &'static [&'static str],
+    /// What is done with the key, which is the first argument; none where there is no key.
+    pub key: Option<KeyUse>,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// The version since which it exists, of Redis or of lockgate.
+    pub since: &'static str,
+    /// Under which heading it is explained.
+    pub group: &'static str,
+    /// What it costs.
+    pub complexity: &'static str,
+    /// The arguments.
+    pub arguments: &'static [Argument],
+    /// The subcommands.
+    pub subcommands: &'static [Entry],
+}
+
+/// What a command does with its key, as Redis's key specifications say it.
+#[derive(Debug)]
+pub struct KeyUse(&'static [&'static str]);
+
+/// One argument, as it is explained.
+#[derive(Debug)]
+pub struct Argument {
+    name: &'static str,
+    kind: Kind,
+    token: Option<&'static str>,
+    flags: &'static [&'static str],
+    inner: &'static [Argument],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Key,
+    Text,
+    Integer,
+    Pattern,
+    /// A word that stands for itself.
+    Word,
+    OneOf,
+    Block,
+}
+
+impl Entry {
+    /// Whether so many arguments, with the name, are right.
+    pub fn takes(&self, arguments: usize) -> bool {
+        let least = usize::try_from(self.arity.unsigned_abs()).unwrap_or(usize::MAX);
+        arguments == least || (self.arity < 0 && arguments > least)
+    }
+
+    /// The name without that of its container.
+    pub fn short_name(&self) -> &'static str {
+        self.name
+            .split_once('|')
+            .map_or(self.name, |(_, short)| short)
+    }
+
+    /// Writes the entry of `COMMAND` and `COMMAND INFO`.
+    pub fn write_info(&self, out: &mut Writer<'_>) {
+        out.array(10);
+        out.bulk(self.name);
+        out.integer(self.arity);
+        write_words(out, self.flags, "");
+        // First and last key, and the step between keys.
+        for _ in 0..3 {
+            out.integer(i64::from(self.key.is_some()));
+        }
+        write_words(out, self.categories, "@");
+        out.set(0); // tips
+        match &self.key {
+            None => out.set(0),
+            Some(key) => {
+                out.set(1);
+                key.write(out);
+            }
+        }
+        if self.subcommands.is_empty() {
+            return out.set(0);
+        }
+        out.array(self.subcommands.len());
+        for subcommand in self.subcommands {
+            subcommand.write_info(out);
+        }
+    }
+
+    /// Writes the entry of `COMMAND DOCS`: the name, then the map of what there is to know.
+    pub fn write_docs(&self, out: &mut Writer<'_>) {
+        let texts = [
+            ("summary", self.summary),
+            ("since", self.since),
+            ("group", self.group),
+            ("complexity", self.complexity),
+        ];
+        let lists = [!self.arguments.is_empty(), !self.subcommands.is_empty()];
+        out.bulk(self.name);
+        out.map(texts.len() + lists.into_iter().filter(|there| *there).count());
+        for (name, text) in texts {
+            out.bulk(name);
+            out.bulk(text);
+        }
+        if !self.arguments.is_empty() {
+            write_arguments(self.arguments, out);
+        }
+        if !self.subcommands.is_empty() {
+            out.bulk("subcommands");
+            out.map(self.subcommands.len());
+            for subcommand in self.subcommands {
+                subcommand.write_docs(out);
+            }
+        }
+    }
+}
+
+impl KeyUse {
+    /// One key specification: the key is the argument after the name.
+    fn write(&self, out: &mut Writer<'_>) {
+        out.map(3);
+        out.bulk("flags");
+        write_words(out, self.0, "");
+        out.bulk("begin_search");
+        out.map(2);
+        out.bulk("type");
+        out.bulk("index");
+        out.bulk("spec");
+        out.map(1);
+        out.bulk("index");
+        out.integer(1);
+        out.bulk("find_keys");
+        out.map(2);
+        out.bulk("type");
+        out.bulk("range");
+        out.bulk("spec");
+        out.map(3);
+        for (name, number) in [("lastkey", 0), ("keystep", 1), ("limit", 0)] {
+            out.bulk(name);
+            out.integer(number);
+        }
+    }
+}
+
+impl Argument {
+    const fn new(name: &'static str, kind: Kind) -> Self {
+        Self {
+            name,
+            kind,
+            token: None,
+            flags: &[],
+            inner: &[],
+        }
+    }
+
+    /// The word that stands before the value, or that the argument is.
+    const fn after(mut self, token: &'static str) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    const fn optional(mut self) -> Self {
+        self.flags = &["optional"];
+        self
+    }
+
+    const fn optional_many(mut self) -> Self {
+        self.flags = &["optional", "multiple"];
+        self
+    }
+
+    const fn of(mut self, inner: &'static [Argument]) -> Self {
+        self.inner = inner;
+        self
+    }
+
+    fn write(&self, out: &mut Writer<'_>) {
+        let there = [
+            self.kind == Kind::Key,
+            self.token.is_some(),
+            !self.flags.is_empty(),
+            !self.inner.is_empty(),
+        ];
+        out.map(2 + there.into_iter().filter(|there| *there).count());
+        out.bulk("name");
+        out.bulk(self.name);
+        out.bulk("type");
+        out.bulk(self.kind.name());
+        if self.kind == Kind::Key {
+            out.bulk("key_spec_index");
+            out.integer(0);
+        }
+        if let Some(token) = self.token {
+            out.bulk("token");
+            out.bulk(token);
+        }
+        if !self.flags.is_empty() {
+            out.bulk("flags");
+            write_words(out, self.flags, "");
+        }
+        if !self.inner.is_empty() {
+            write_arguments(self.inner, out);
+        }
+    }
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Text => "string",
+            Self::Integer => "integer",
+            Self::Pattern => "pattern",
+            Self::Word => "pure-token",
+            Self::OneOf => "oneof",
+            Self::Block => "block",
+        }
+    }
+}
+
+fn write_arguments(arguments: &[Argument], out: &mut Writer<'_>) {
+    out.bulk("arguments");
+    out.array(arguments.len());
+    for argument in arguments {
+        argument.write(out);
+    }
+}
+
+fn write_words(out: &mut Writer<'_>, words: &[&str], before: &str) {
+    out.set(words.len());
+    for word in words {
+        out.status(&format!("{before}{word}"));
+    }
+}
