@@ -1,1 +1,283 @@
-//! Under construction.
+//! What an operator can say, in two stages: what was typed ([`typed`]: file, environment, flags),
+//! and what of it was checked ([`Config`]).
+//!
+//! Each key stands once, in [`Config::check`], with its default and its bounds; what was typed and
+//! asked for by nobody is an unknown key, so no list of names has to be kept beside it. A wrong
+//! key or value is one line that names it, where it was typed, and what is allowed.
+//! `config/lockgate.toml` documents every key, and a test holds it to this file.
+
+use std::{ffi::OsString, net::SocketAddr, ops::RangeInclusive, time::Duration};
+
+use bytes::Bytes;
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    limits::{LEAST_BUFFER_BYTES, Limits, MOST_KEY_BYTES},
+    lock::Settings,
+};
+
+mod typed;
+mod upstream;
+
+pub use typed::{Error, Flags};
+use typed::{Typed, shown};
+pub use upstream::{RedisAddress, Upstream};
+
+/// What the program does, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The address to listen on; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// What to log, as `tracing` filters it: `info`, or `warn,lockgate=debug`.
+    pub log: String,
+    /// Where the locks live, and everything else.
+    pub upstream: Upstream,
+    /// How long connecting to Redis may take.
+    pub connect_timeout: Duration,
+    /// How long an answer of Redis may take before its connection counts as broken.
+    pub timeout: Duration,
+    /// A connection that is to tell of changes is asked for a sign of life when silent this long.
+    pub ping: Duration,
+    /// Put before the name of every lock to make its key in Redis.
+    pub key_prefix: Bytes,
+    /// The leases a client gets and may ask for.
+    pub leases: Leases,
+    /// The bounds.
+    pub limits: Limits,
+    queue: QueueTimes,
+}
+
+/// The leases a client gets and may ask for, in milliseconds; `min_ms <= default_ms <= max_ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leases {
+    /// For a client that names none.
+    pub default_ms: u64,
+    /// The shortest.
+    pub min_ms: u64,
+    /// The longest.
+    pub max_ms: u64,
+}
+
+/// What [`Settings`] has beyond the rest of [`Config`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct QueueTimes {
+    max_handoffs: u32,
+    max_handoff_time_ms: u64,
+    yield_pause_ms: u64,
+    return_ms: u64,
+    max_delay_ms: u64,
+    ask_at_least_every_ms: u64,
+    poll_every_ms: u64,
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// As `humantime` counts it, so that the bound reads `1year`.
+const YEAR: Duration = Duration::from_secs(31_557_600);
+
+/// Longest `lock.key_prefix`, in bytes.
+const MOST_PREFIX_BYTES: usize = 1_024;
+
+/// Largest number of anything that is counted.
+const MOST: usize = u32::MAX as usize;
+
+/// Largest buffer of one client, in bytes.
+const MOST_BUFFER_BYTES: usize = 1024 * 1024 * 1024;
+
+impl Config {
+    /// The configuration from the flags, the environment and the file that one of them names. A
+    /// flag goes before the environment, the environment before the file, the file before the
+    /// default.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a key or a `LOCKGATE_*` variable that is not known, a value
+    /// that is not allowed.
+    pub fn load(
+        flags: Flags,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
+        let mut typed = Typed::read(flags, environment)?;
+        let config = Self::check(&mut typed)?;
+        typed.refuse_the_rest()?;
+        Ok(config)
+    }
+
+    /// How the queues of locks behave.
+    pub fn lock_settings(&self) -> Settings {
+        Settings {
+            max_handoffs: self.queue.max_handoffs,
+            max_handoff_time_ms: self.queue.max_handoff_time_ms,
+            yield_pause_ms: self.queue.yield_pause_ms,
+            return_ms: self.queue.return_ms,
+            max_delay_ms: self.queue.max_delay_ms,
+            ask_at_least_every_ms: self.queue.ask_at_least_every_ms,
+            poll_every_ms: self.queue.poll_every_ms,
+            answer_within_ms: millis(self.timeout),
+            max_waiters: self.limits.waiters,
+        }
+    }
+
+    fn check(typed: &mut Typed) -> Result<Self, Error> {
+        Ok(Self {
+            listen: typed.parse("listen", "127.0.0.1:6380", listen)?,
+            log: typed.parse("log", "info", log)?,
+            upstream: typed.parse_secret("upstream.url", "embedded", Upstream::parse)?,
+            connect_timeout: duration(typed, "upstream.connect_timeout", "1s", MILLISECOND..=HOUR)?,
+            timeout: duration(typed, "upstream.timeout", "2s", MILLISECOND..=HOUR)?,
+            ping: duration(typed, "upstream.ping", "5s", MILLISECOND..=HOUR)?,
+            key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
+            leases: Leases::check(typed)?,
+            queue: QueueTimes::check(typed)?,
+            limits: check_limits(typed)?,
+        })
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        // No input of anybody is involved; the first of the tests is for this.
+        Self::check(&mut Typed::default()).expect("the defaults are allowed")
+    }
+}
+
+impl Leases {
+    fn check(typed: &mut Typed) -> Result<Self, Error> {
+        let min = duration(typed, "lock.min_lease", "10ms", MILLISECOND..=YEAR)?;
+        let max = duration(typed, "lock.max_lease", "24h", min..=YEAR)?;
+        let default = duration(typed, "lock.lease", "30s", min..=max)?;
+        Ok(Self {
+            default_ms: millis(default),
+            min_ms: millis(min),
+            max_ms: millis(max),
+        })
+    }
+}
+
+impl QueueTimes {
+    fn check(typed: &mut Typed) -> Result<Self, Error> {
+        let zero = Duration::ZERO;
+        let mut ms = |key, default, allowed| duration(typed, key, default, allowed).map(millis);
+        Ok(Self {
+            max_handoff_time_ms: ms("lock.max_handoff_time", "5s", MILLISECOND..=DAY)?,
+            yield_pause_ms: ms("lock.yield_pause", "0ms", zero..=HOUR)?,
+            return_ms: ms("queue.return", "2s", zero..=HOUR)?,
+            max_delay_ms: ms("ask.max_delay", "15ms", zero..=HOUR)?,
+            ask_at_least_every_ms: ms("ask.at_least_every", "60s", MILLISECOND..=DAY)?,
+            poll_every_ms: ms("ask.poll_every", "100ms", MILLISECOND..=HOUR)?,
+            max_handoffs: number(typed, "lock.max_handoffs", 64, 1..=MOST)?
+                .try_into()
+                .unwrap_or(u32::MAX),
+        })
+    }
+}
+
+fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
+    let default = Limits::default();
+    let buffer = LEAST_BUFFER_BYTES..=MOST_BUFFER_BYTES;
+    Ok(Limits {
+        clients: number(typed, "limits.clients", default.clients, 1..=MOST)?,
+        locks: number(typed, "limits.locks", default.locks, 1..=MOST)?,
+        waiters: number(typed, "limits.waiters", default.waiters, 1..=MOST)?,
+        key_bytes: number(
+            typed,
+            "limits.key_bytes",
+            default.key_bytes,
+            1..=MOST_KEY_BYTES,
+        )?,
+        kept_commands: number(
+            typed,
+            "limits.kept_commands",
+            default.kept_commands,
+            1..=MOST,
+        )?,
+        kept_bytes: number(
+            typed,
+            "limits.kept_bytes",
+            default.kept_bytes,
+            buffer.clone(),
+        )?,
+        relay_bytes: number(typed, "limits.relay_bytes", default.relay_bytes, buffer)?,
+    })
+}
+
+/// A duration of whole milliseconds, such as `2s` or `1m 30s`.
+fn duration(
+    typed: &mut Typed,
+    key: &'static str,
+    default: &str,
+    allowed: RangeInclusive<Duration>,
+) -> Result<Duration, Error> {
+    typed.parse(key, default, |text| {
+        let value = match humantime::parse_duration(text) {
+            Ok(value) => value,
+            // The one duration that means something without a unit.
+            Err(_) if text == "0" => Duration::ZERO,
+            Err(_) => return Err("a duration with its unit, such as \"2s\" or \"15ms\"".to_owned()),
+        };
+        let whole = value.subsec_nanos().is_multiple_of(1_000_000);
+        if allowed.contains(&value) && whole {
+            return Ok(value);
+        }
+        let (from, to) = (shown(*allowed.start()), shown(*allowed.end()));
+        Err(format!("whole milliseconds, from {from} to {to}"))
+    })
+}
+
+fn number(
+    typed: &mut Typed,
+    key: &'static str,
+    default: usize,
+    allowed: RangeInclusive<usize>,
+) -> Result<usize, Error> {
+    typed.parse(key, &default.to_string(), |text| {
+        text.parse()
+            .ok()
+            .filter(|value| allowed.contains(value))
+            .ok_or_else(|| {
+                format!(
+                    "a whole number from {} to {}",
+                    allowed.start(),
+                    allowed.end()
+                )
+            })
+    })
+}
+
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "an IP address and a port, such as \"127.0.0.1:6380\"".to_owned())
+}
+
+/// A directive of `tracing`. To `tracing` a lone word is the name of a module, which would turn
+/// `verbose` into silence; here it has to be a level.
+fn log(text: &str) -> Result<String, String> {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let level_or_pair = |part: &str| {
+        let part = part.trim();
+        part.contains('=') || levels.iter().any(|level| part.eq_ignore_ascii_case(level))
+    };
+    match EnvFilter::try_new(text) {
+        Ok(_) if text.split(',').all(level_or_pair) => Ok(text.to_owned()),
+        _ => Err(
+            "a level (off, error, warn, info, debug, trace), or module=level, separated by commas"
+                .to_owned(),
+        ),
+    }
+}
+
+fn key_prefix(text: &str) -> Result<Bytes, String> {
+    if text.len() <= MOST_PREFIX_BYTES {
+        Ok(Bytes::copy_from_slice(text.as_bytes()))
+    } else {
+        Err(format!("at most {MOST_PREFIX_BYTES} bytes"))
+    }
+}
+
+/// Whole milliseconds; what was checked is far from the end of their range.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,2 +1,71 @@
-//! The program.
-fn main() {}
+//! The program: flags, environment and file become a checked [`Config`], which
+//! [`lockgate::run`] serves until SIGTERM or SIGINT.
+//!
+//! A wrong configuration is one line on the standard error stream and exit code 2, before anything
+//! listens; a failure while running is exit code 1.
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
+
+use clap::Parser;
+use lockgate::config::{Config, Flags};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info};
+use tracing_subscriber::EnvFilter;
+
+/// Wrong use, as `clap` has it too.
+const WRONG_USE: u8 = 2;
+
+fn main() -> ExitCode {
+    let config = match Config::load(Flags::parse(), std::env::vars_os()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("lockgate: {error}");
+            return ExitCode::from(WRONG_USE);
+        }
+    };
+    log_to_stderr(&config.log);
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// For people on a terminal, for machines (one JSON object a line) anywhere else.
+fn log_to_stderr(directive: &str) {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(directive))
+        .with_writer(io::stderr);
+    if io::stderr().is_terminal() {
+        log.init();
+    } else {
+        log.json().flatten_event(true).init();
+    }
+}
+
+#[tokio::main]
+async fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let shutdown = async move {
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        info!("{name}: shutting down");
+    };
+    run(config, shutdown).await?;
+    Ok(())
+}
+
+/// Stands in for `lockgate::run` until the server is there; then this goes and the call above
+/// becomes `lockgate::run(config, shutdown)`.
+async fn run(_config: Config, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+    shutdown.await;
+    Ok(())
+}

@@ -1,0 +1,19 @@
+# docker build -t lockgate . && docker run -p 6380:6380 -e LOCKGATE_UPSTREAM=redis://host lockgate
+#
+# The image is distroless/cc: glibc, certificates, and no shell or package manager. Not scratch with
+# musl: musl's allocator takes one lock for all threads, and every waiting client is allocated.
+FROM rust:1-slim-bookworm AS build
+WORKDIR /build
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/build/target \
+    cargo build --release --locked --bin lockgate && cp target/release/lockgate /lockgate
+
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=build /lockgate /usr/local/bin/lockgate
+COPY LICENSE-MIT LICENSE-APACHE /usr/share/doc/lockgate/
+# In a container the loopback would reach nobody; what may connect is decided by who publishes the port.
+ENV LOCKGATE_LISTEN=0.0.0.0:6380
+EXPOSE 6380
+USER nonroot
+ENTRYPOINT ["lockgate"]

@@ -1,0 +1,384 @@
+//! The configuration in the words of an operator.
+
+use std::{collections::BTreeMap, io::Write};
+
+use super::*;
+
+/// The file that documents every key.
+const DOCUMENTED: &str = include_str!("../../config/lockgate.toml");
+
+/// What an operator typed.
+#[derive(Default)]
+struct Operator {
+    flags: Flags,
+    environment: Vec<(OsString, OsString)>,
+    file: Option<tempfile::NamedTempFile>,
+}
+
+impl Operator {
+    fn file(mut self, text: &str) -> Self {
+        let mut file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        self.flags.config = Some(file.path().to_owned());
+        self.file = Some(file);
+        self
+    }
+
+    fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    fn upstream(mut self, url: &str) -> Self {
+        self.flags.upstream = Some(url.to_owned());
+        self
+    }
+
+    fn starts(self) -> Config {
+        Config::load(self.flags, self.environment).unwrap()
+    }
+
+    /// The one line that tells why not.
+    fn refused(self) -> String {
+        let line = Config::load(self.flags, self.environment)
+            .unwrap_err()
+            .to_string();
+        assert!(!line.contains('\n'), "one line: {line}");
+        line
+    }
+}
+
+fn nothing_typed() -> Operator {
+    Operator::default()
+}
+
+#[track_caller]
+fn assert_names(line: &str, words: &[&str]) {
+    for word in words {
+        assert!(line.contains(word), "{line:?} should say {word:?}");
+    }
+}
+
+#[test]
+fn the_defaults_are_allowed_and_are_the_documented_ones() {
+    let config = nothing_typed().starts();
+    assert_eq!(config, Config::default());
+    assert_eq!(config, nothing_typed().file(DOCUMENTED).starts());
+    assert_eq!(config.listen.to_string(), "127.0.0.1:6380");
+    assert_eq!(config.upstream, Upstream::Embedded);
+    assert_eq!(
+        config.leases,
+        Leases {
+            default_ms: 30_000,
+            min_ms: 10,
+            max_ms: 86_400_000
+        }
+    );
+    assert_eq!(config.limits, Limits::default());
+}
+
+#[test]
+fn the_documented_file_and_the_code_have_the_same_keys_and_defaults() {
+    let mut typed = Typed::default();
+    Config::check(&mut typed).unwrap();
+    let in_code: BTreeMap<String, String> = typed
+        .asked
+        .into_iter()
+        .map(|(key, default)| (key.to_owned(), default))
+        .collect();
+
+    let mut in_file = BTreeMap::new();
+    for (name, value) in DOCUMENTED.parse::<toml::Table>().unwrap() {
+        match value {
+            toml::Value::Table(section) => {
+                for (key, value) in section {
+                    in_file.insert(format!("{name}.{key}"), text(&value));
+                }
+            }
+            value => drop(in_file.insert(name, text(&value))),
+        }
+    }
+    assert_eq!(in_file, in_code);
+}
+
+fn text(value: &toml::Value) -> String {
+    let number = || value.as_integer().unwrap().to_string();
+    value.as_str().map_or_else(number, str::to_owned)
+}
+
+#[test]
+fn every_key_of_the_file_is_a_variable_too() {
+    let mut typed = Typed::default();
+    Config::check(&mut typed).unwrap();
+    for (key, default) in typed.asked {
+        let name = format!("LOCKGATE_{}", key.replace('.', "_").to_uppercase());
+        assert_eq!(
+            nothing_typed().variable(&name, &default).starts(),
+            Config::default()
+        );
+        // Nothing is what every key but the prefix refuses: so the variable was not overlooked.
+        if key != "lock.key_prefix" {
+            assert_names(
+                &nothing_typed().variable(&name, "").refused(),
+                &[key, &name],
+            );
+        }
+    }
+    let config = nothing_typed()
+        .variable("LOCKGATE_LOCK_KEY_PREFIX", "lock:")
+        .starts();
+    assert_eq!(&config.key_prefix[..], b"lock:");
+}
+
+#[test]
+fn each_key_of_the_file_does_what_it_says() {
+    let config = nothing_typed()
+        .file(
+            r#"
+            listen = "[::1]:7000"
+            log = "warn,lockgate=debug"
+            upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms" }
+            lock.key_prefix = "p:"
+            lock.lease = "6ms"
+            lock.min_lease = "5ms"
+            lock.max_lease = "7ms"
+            lock.max_handoffs = 8
+            lock.max_handoff_time = "9ms"
+            lock.yield_pause = "10ms"
+            queue.return = "11ms"
+            ask.max_delay = "12ms"
+            ask.at_least_every = "13ms"
+            ask.poll_every = "14ms"
+            [limits]
+            clients = 15
+            locks = 16
+            waiters = 17
+            key_bytes = 18
+            kept_commands = 19
+            kept_bytes = 100_000
+            relay_bytes = 200_000
+            "#,
+        )
+        .starts();
+    assert_eq!(config.listen, "[::1]:7000".parse().unwrap());
+    assert_eq!(config.log, "warn,lockgate=debug");
+    let Upstream::Redis(redis) = &config.upstream else {
+        panic!("a Redis was named")
+    };
+    assert_eq!((redis.host.as_str(), redis.port), ("redis", 6379));
+    assert_eq!(config.connect_timeout, Duration::from_millis(1));
+    assert_eq!(config.timeout, Duration::from_millis(3));
+    assert_eq!(config.ping, Duration::from_millis(4));
+    assert_eq!(&config.key_prefix[..], b"p:");
+    assert_eq!(
+        config.leases,
+        Leases {
+            default_ms: 6,
+            min_ms: 5,
+            max_ms: 7
+        }
+    );
+    assert_eq!(
+        config.lock_settings(),
+        Settings {
+            max_handoffs: 8,
+            max_handoff_time_ms: 9,
+            yield_pause_ms: 10,
+            return_ms: 11,
+            max_delay_ms: 12,
+            ask_at_least_every_ms: 13,
+            poll_every_ms: 14,
+            answer_within_ms: 3,
+            max_waiters: 17,
+        }
+    );
+    let limits = Limits {
+        clients: 15,
+        locks: 16,
+        waiters: 17,
+        key_bytes: 18,
+        kept_commands: 19,
+        kept_bytes: 100_000,
+        relay_bytes: 200_000,
+    };
+    assert_eq!(config.limits, limits);
+}
+
+#[test]
+fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
+    let file = "log = \"error\"\n[upstream]\nurl = \"redis://of-the-file\"";
+    let host = |operator: Operator| match operator.starts().upstream {
+        Upstream::Redis(address) => address.host,
+        Upstream::Embedded => "embedded".to_owned(),
+    };
+    assert_eq!(host(nothing_typed().file(file)), "of-the-file");
+    let environment = |name| {
+        nothing_typed()
+            .file(file)
+            .variable(name, "redis://of-environment")
+    };
+    assert_eq!(host(environment("LOCKGATE_UPSTREAM")), "of-environment");
+    assert_eq!(host(environment("LOCKGATE_UPSTREAM_URL")), "of-environment");
+    let flag = environment("LOCKGATE_UPSTREAM").upstream("redis://of-the-flag");
+    assert_eq!(host(flag), "of-the-flag");
+    let twice = environment("LOCKGATE_UPSTREAM").variable("LOCKGATE_UPSTREAM_URL", "embedded");
+    assert_names(
+        &twice.refused(),
+        &["LOCKGATE_UPSTREAM ", "LOCKGATE_UPSTREAM_URL"],
+    );
+}
+
+#[test]
+fn the_file_can_be_named_by_the_environment() {
+    let mut operator = nothing_typed().file("listen = \"127.0.0.1:1\"");
+    let path = operator.flags.config.take().unwrap();
+    let operator = operator.variable("LOCKGATE_CONFIG", path.to_str().unwrap());
+    assert_eq!(operator.starts().listen.port(), 1);
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_name() {
+    let in_file = |text| nothing_typed().file(text).refused();
+    assert_names(
+        &in_file("lisen = \"127.0.0.1:1\""),
+        &["lisen", "no such key", ".toml"],
+    );
+    assert_names(
+        &in_file("[lock]\nleese = \"2s\""),
+        &["lock.leese", "no such key"],
+    );
+    assert_names(
+        &in_file("[lokc]\nlease = \"2s\""),
+        &["lokc.lease", "no such key"],
+    );
+    assert_names(&in_file("[lock.lease]\nof = 1"), &["lock.lease", "table"]);
+    let variable = |name| nothing_typed().variable(name, "2s").refused();
+    assert_names(
+        &variable("LOCKGATE_LOCK_LEESE"),
+        &["LOCKGATE_LOCK_LEESE", "no such key"],
+    );
+    assert_names(&variable("LOCKGATE_"), &["LOCKGATE_: no such key"]);
+}
+
+#[test]
+fn what_kubernetes_says_of_a_service_called_lockgate_is_ignored() {
+    let config = nothing_typed()
+        .variable("LOCKGATE_SERVICE_HOST", "10.0.0.1")
+        .variable("LOCKGATE_SERVICE_PORT_REDIS", "6380")
+        .variable("LOCKGATE_PORT", "tcp://10.0.0.1:6380")
+        .variable("LOCKGATE_PORT_6380_TCP_ADDR", "10.0.0.1")
+        .variable("PATH", "/bin")
+        .starts();
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
+    for (key, value, allowed) in [
+        ("listen", "6380", "an IP address and a port"),
+        ("listen", "localhost:6380", "an IP address and a port"),
+        ("log", "verbose", "off, error, warn, info, debug, trace"),
+        (
+            "log",
+            "lockgate=loud",
+            "off, error, warn, info, debug, trace",
+        ),
+        ("upstream.timeout", "0s", "from 1ms to 1h"),
+        ("upstream.ping", "2", "with its unit"),
+        ("upstream.connect_timeout", "1500us", "whole milliseconds"),
+        ("lock.lease", "9ms", "from 10ms to 1day"),
+        ("lock.lease", "25h", "from 10ms to 1day"),
+        ("lock.max_lease", "9ms", "from 10ms to 1year"),
+        ("lock.max_handoffs", "0", "from 1 to"),
+        ("lock.max_handoffs", "-1", "from 1 to"),
+        ("ask.at_least_every", "0", "from 1ms"),
+        ("limits.waiters", "0", "from 1 to"),
+        ("limits.waiters", "many", "a whole number"),
+        ("limits.key_bytes", "20000", "from 1 to 15104"),
+        ("limits.kept_bytes", "32767", "from 32768"),
+        ("limits.relay_bytes", "32767", "from 32768"),
+    ] {
+        let line = nothing_typed()
+            .file(&format!("{key} = \"{value}\""))
+            .refused();
+        assert_names(&line, &[key, &format!("\"{value}\""), allowed]);
+    }
+}
+
+#[test]
+fn the_default_lease_has_to_be_within_the_bounds_too() {
+    let file = |text| nothing_typed().file(text).refused();
+    let default = "lock.lease: \"30s\" (the default)";
+    assert_names(&file("lock.min_lease = \"31s\""), &[default, "from 31s"]);
+    assert_names(&file("lock.max_lease = \"29s\""), &[default, "to 29s"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let mut operator = nothing_typed();
+    operator.flags.config = Some("/nowhere/lockgate.toml".into());
+    assert_names(
+        &operator.refused(),
+        &["/nowhere/lockgate.toml", "No such file"],
+    );
+    let line = nothing_typed().file("log = \"info\"\nlisten = ").refused();
+    assert_names(&line, &[".toml", "line 2"]);
+    assert_names(
+        &nothing_typed().file("log = true").refused(),
+        &["log", "boolean"],
+    );
+}
+
+#[test]
+fn a_redis_url_may_name_a_user_a_password_and_a_port() {
+    let parsed = |url: &str| match nothing_typed().upstream(url).starts().upstream {
+        Upstream::Redis(a) => (a.host, a.port, a.username, a.password),
+        Upstream::Embedded => panic!("{url} names a Redis"),
+    };
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(parsed("redis://r"), ("r".to_owned(), 6379, None, None));
+    assert_eq!(parsed("redis://r:7/"), ("r".to_owned(), 7, None, None));
+    assert_eq!(parsed("redis://[::1]:7"), ("::1".to_owned(), 7, None, None));
+    assert_eq!(
+        parsed("redis://:pw@r"),
+        ("r".to_owned(), 6379, None, some("pw"))
+    );
+    assert_eq!(
+        parsed("redis://u@r"),
+        ("r".to_owned(), 6379, some("u"), None)
+    );
+    let full = parsed("redis://u%3a:p%40:@x@10.0.0.1:7");
+    assert_eq!(full, ("10.0.0.1".to_owned(), 7, some("u:"), some("p@:@x")));
+}
+
+#[test]
+fn a_url_that_is_none_is_refused_without_showing_its_password() {
+    for url in [
+        "redis://u:hunter2@",
+        "redis://u:hunter2@r:0",
+        "redis://u:hunter2@r:65536",
+        "redis://u:hunter2@r/1",
+        "redis://u:hunter2@r?protocol=resp3",
+        "redis://u:hunter2%zz@r",
+        "redis://u:hunter2%+1@r",
+        "redis://u:hunter2@[::1",
+        "redis://u:hunter2@::1",
+        "rediss://u:hunter2@r",
+        "u:hunter2@r",
+        "Embedded",
+        "",
+    ] {
+        let line = nothing_typed().upstream(url).refused();
+        assert_names(
+            &line,
+            &["upstream.url", "--upstream", "redis://", "embedded"],
+        );
+        assert!(!line.contains("hunter2"), "{line}");
+    }
+}
+
+#[test]
+fn printing_a_configuration_shows_no_password() {
+    let config = nothing_typed().upstream("redis://u:hunter2@r").starts();
+    assert!(!format!("{config:?} {config:#?}").contains("hunter2"));
+}

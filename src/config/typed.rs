@@ -1,0 +1,292 @@
+//! What was typed: flags, environment and file, still as text, each with the place it came from.
+//! Nothing is known here of the keys but their spelling: `lock.lease` in the file is
+//! `LOCKGATE_LOCK_LEASE` in the environment.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Parser;
+
+/// What every variable of the environment that is meant for this program begins with.
+const PREFIX: &str = "LOCKGATE_";
+
+/// A proxy in front of Redis that adds LOCK, TRYLOCK, RELOCK and UNLOCK with waiting queues.
+///
+/// Every key of the configuration file can also be given by the environment: `lock.lease` as
+/// LOCKGATE_LOCK_LEASE. A flag goes before the environment, the environment before the file.
+#[derive(Debug, Clone, Default, Parser)]
+#[command(version)]
+pub struct Flags {
+    /// The configuration file [env: LOCKGATE_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The address to listen on; port 0 takes a free one [env: LOCKGATE_LISTEN] [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// `embedded`, or redis://[user[:password]@]host[:port] [env: LOCKGATE_UPSTREAM] [default: embedded]
+    ///
+    /// A password is better put into the environment or the file: everybody on the machine can
+    /// read the flags of a process.
+    #[arg(long, value_name = "URL")]
+    pub upstream: Option<String>,
+    /// What to log: a level, or module=level, separated by commas [env: LOCKGATE_LOG] [default: info]
+    #[arg(long, value_name = "DIRECTIVE")]
+    pub log: Option<String>,
+}
+
+/// Why a configuration is refused. The text names the key or variable, and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file could not be read.
+    #[error("{}: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{}: {error}", path.display())]
+    NotToml {
+        /// The file.
+        path: PathBuf,
+        /// Where and why, in one line.
+        error: String,
+    },
+    /// No such key.
+    #[error("{name}: no such key{place}")]
+    Unknown {
+        /// The key, or the variable of the environment.
+        name: String,
+        /// ` in <file>`, or nothing.
+        place: String,
+    },
+    /// A value that is not allowed.
+    #[error("{key}: {value} ({place}) is not allowed; allowed is {allowed}")]
+    Wrong {
+        /// The key.
+        key: String,
+        /// What was given, or that it is not shown.
+        value: String,
+        /// The flag, the variable or the file.
+        place: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// One thing was said twice in one place.
+    #[error("{0} and {1} mean the same: give one of them")]
+    Twice(String, String),
+}
+
+/// What was typed and not yet asked for.
+#[derive(Debug, Default)]
+pub(super) struct Typed {
+    /// By key.
+    flags: BTreeMap<&'static str, String>,
+    /// By the name of the variable.
+    environment: BTreeMap<String, String>,
+    /// By key.
+    file: BTreeMap<String, String>,
+    path: PathBuf,
+    /// Every key that was asked for, with its default.
+    pub(super) asked: BTreeMap<&'static str, String>,
+}
+
+impl Typed {
+    pub(super) fn read(
+        flags: Flags,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
+        let mut environment = read_environment(environment)?;
+        let path = environment.remove("LOCKGATE_CONFIG").map(PathBuf::from);
+        let path = flags.config.or(path);
+        let file = path
+            .as_deref()
+            .map_or_else(|| Ok(BTreeMap::new()), read_file)?;
+        let flags = [
+            ("listen", flags.listen),
+            ("upstream.url", flags.upstream),
+            ("log", flags.log),
+        ];
+        Ok(Self {
+            flags: flags
+                .into_iter()
+                .filter_map(|(key, text)| Some((key, text?)))
+                .collect(),
+            environment,
+            file,
+            path: path.unwrap_or_default(),
+            asked: BTreeMap::new(),
+        })
+    }
+
+    /// The value of a key, or its default. `parse` says what is allowed where it refuses.
+    pub(super) fn parse<T>(
+        &mut self,
+        key: &'static str,
+        default: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<T, Error> {
+        self.take(key, default, parse, |text| format!("{text:?}"))
+    }
+
+    /// As [`Typed::parse`], for a value that no error may show.
+    pub(super) fn parse_secret<T>(
+        &mut self,
+        key: &'static str,
+        default: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<T, Error> {
+        self.take(key, default, parse, |_| {
+            "the value, not shown here,".to_owned()
+        })
+    }
+
+    fn take<T>(
+        &mut self,
+        key: &'static str,
+        default: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+        show: impl FnOnce(&str) -> String,
+    ) -> Result<T, Error> {
+        self.asked.insert(key, default.to_owned());
+        let by_default = || (default.to_owned(), "the default".to_owned());
+        let (text, place) = self.given(key).unwrap_or_else(by_default);
+        parse(&text).map_err(|allowed| Error::Wrong {
+            key: key.to_owned(),
+            value: show(&text),
+            place,
+            allowed,
+        })
+    }
+
+    /// What was typed for a key, and where; of several places the one that goes first. All of them
+    /// are spent.
+    fn given(&mut self, key: &str) -> Option<(String, String)> {
+        let flag = self.flags.remove(key);
+        let variable = variable(key);
+        let environment = self.environment.remove(&variable);
+        let file = self.file.remove(key);
+        let name = key.strip_suffix(".url").unwrap_or(key);
+        flag.map(|text| (text, format!("--{name}")))
+            .or_else(|| environment.map(|text| (text, variable)))
+            .or_else(|| file.map(|text| (text, self.path.display().to_string())))
+    }
+
+    /// Everything known was asked for: what is left is unknown.
+    pub(super) fn refuse_the_rest(self) -> Result<(), Error> {
+        if let Some(name) = self.environment.into_keys().next() {
+            return Err(Error::Unknown {
+                name,
+                place: " in the environment".to_owned(),
+            });
+        }
+        match self.file.into_keys().next() {
+            Some(name) => Err(Error::Unknown {
+                name,
+                place: format!(" in {}", self.path.display()),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `LOCKGATE_LOCK_LEASE` for `lock.lease`.
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', "_").to_uppercase())
+}
+
+fn read_environment(
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<BTreeMap<String, String>, Error> {
+    let mut variables = BTreeMap::new();
+    for (name, value) in environment {
+        let name = name.to_string_lossy().into_owned();
+        if !name.starts_with(PREFIX) || is_of_kubernetes(&name) {
+            continue;
+        }
+        let value = value.into_string().map_err(|value| Error::Wrong {
+            key: name.clone(),
+            value: format!("a value of {} bytes", value.len()),
+            place: "the environment".to_owned(),
+            allowed: "UTF-8".to_owned(),
+        })?;
+        variables.insert(name, value);
+    }
+    // The flag is `--upstream`, so both spellings are expected.
+    let (short, long) = ("LOCKGATE_UPSTREAM", "LOCKGATE_UPSTREAM_URL");
+    if let Some(url) = variables.remove(short)
+        && variables.insert(long.to_owned(), url).is_some()
+    {
+        return Err(Error::Twice(short.to_owned(), long.to_owned()));
+    }
+    Ok(variables)
+}
+
+/// Kubernetes tells every pod of a service called `lockgate` by such variables.
+fn is_of_kubernetes(name: &str) -> bool {
+    name == "LOCKGATE_PORT"
+        || name.starts_with("LOCKGATE_PORT_")
+        || name.starts_with("LOCKGATE_SERVICE_")
+}
+
+fn read_file(path: &Path) -> Result<BTreeMap<String, String>, Error> {
+    let text = fs::read_to_string(path).map_err(|error| Error::Unreadable {
+        path: path.to_owned(),
+        error,
+    })?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let before = error
+            .span()
+            .and_then(|span| text.get(..span.start))
+            .unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let error = format!("line {line}: {}", error.message().replace('\n', ", "));
+        Error::NotToml {
+            path: path.to_owned(),
+            error,
+        }
+    })?;
+    let mut keys = BTreeMap::new();
+    flatten("", table, path, &mut keys)?;
+    Ok(keys)
+}
+
+/// `lease` in `[lock]` becomes `lock.lease`. Goes no deeper than the sections do.
+fn flatten(
+    section: &str,
+    table: toml::Table,
+    path: &Path,
+    keys: &mut BTreeMap<String, String>,
+) -> Result<(), Error> {
+    for (name, value) in table {
+        let text = match value {
+            toml::Value::String(text) => text,
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Table(inner) if section.is_empty() => {
+                flatten(&format!("{name}."), inner, path, keys)?;
+                continue;
+            }
+            other => {
+                return Err(Error::Wrong {
+                    key: format!("{section}{name}"),
+                    value: format!("a value of type {}", other.type_str()),
+                    place: path.display().to_string(),
+                    allowed: "a string or a whole number".to_owned(),
+                });
+            }
+        };
+        keys.insert(format!("{section}{name}"), text);
+    }
+    Ok(())
+}
+
+/// A duration as it may be typed.
+pub(super) fn shown(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}

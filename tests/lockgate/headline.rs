@@ -1,0 +1,148 @@
+//! What lockgate is for: 100 clients want one lock, each once, and hold it for a while. Through
+//! lockgate that is about one command to Redis for each, and no time in which the lock lies free;
+//! beside it, the same clients doing what everybody does without it.
+
+use std::{
+    net::SocketAddr,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{Client, Machine, Monitor, Place, RedisServer, report};
+
+const CLIENTS: usize = 100;
+const LOCK: &str = "order:42";
+
+/// How often the spinning ones try.
+const SPIN: Duration = Duration::from_millis(50);
+
+/// What everybody releases such a lock with.
+const RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// What came of it.
+struct Measured {
+    /// From the first attempt to the last release.
+    whole: Duration,
+    /// All holds, each from the grant's arrival to the release's departure.
+    held: Duration,
+    /// Commands on the lock that Redis executed.
+    commands: usize,
+}
+
+impl Measured {
+    fn ratio(&self) -> f64 {
+        self.whole.as_secs_f64() / self.held.as_secs_f64()
+    }
+
+    fn line(&self, hold: Duration, way: &str) -> String {
+        let (whole, held) = (self.whole.as_secs_f64(), self.held.as_secs_f64());
+        format!(
+            "| {:>5} ms | {way:<8} | {:>8} | {whole:>7.2} s | {held:>7.2} s | {:>5.3} |",
+            hold.as_millis(),
+            self.commands,
+            self.ratio(),
+        )
+    }
+}
+
+#[test]
+fn one_hundred_clients_cost_one_command_each_and_no_time() {
+    let mut table = "|     hold | way      | commands |     whole |      held | ratio |\n\
+                     | -------: | -------- | -------: | --------: | --------: | ----: |"
+        .to_owned();
+    for hold in [Duration::from_millis(100), Duration::from_millis(10)] {
+        let through = through_lockgate(hold);
+        let spinning = spinning_on_redis(hold);
+        for (measured, way) in [(&through, "lockgate"), (&spinning, "spinning")] {
+            table.push('\n');
+            table.push_str(&measured.line(hold, way));
+        }
+        report(&table);
+        assert!(
+            through.commands >= CLIENTS,
+            "MONITOR saw what it should: {}",
+            through.commands
+        );
+        assert!(through.commands <= 110, "{} commands", through.commands);
+        assert!(
+            through.ratio() <= 1.05,
+            "{:.3} of the holds",
+            through.ratio()
+        );
+    }
+}
+
+fn through_lockgate(hold: Duration) -> Measured {
+    let place = Place::with_redis(Machine::alone());
+    measure(place.redis(), place.gate.address(), |client, _| {
+        let token = client.say("LOCK order:42").text();
+        let released = hold_and(hold, || client.call(&["UNLOCK", LOCK, &token]).integer());
+        assert_eq!(released.1, 1);
+        released.0
+    })
+}
+
+fn spinning_on_redis(hold: Duration) -> Measured {
+    let _machine = Machine::alone();
+    let redis = RedisServer::start(&[]);
+    measure(&redis, redis.address(), |client, i| {
+        let token = i.to_string();
+        while client
+            .call(&["SET", LOCK, &token, "NX", "PX", "30000"])
+            .is_nil()
+        {
+            thread::sleep(SPIN);
+        }
+        let released = hold_and(hold, || {
+            client.call(&["EVAL", RELEASE, "1", LOCK, &token]).integer()
+        });
+        assert_eq!(released.1, 1);
+        released.0
+    })
+}
+
+/// Holds what was just granted, then releases it; returns how long it was held.
+fn hold_and<T>(hold: Duration, release: impl FnOnce() -> T) -> (Duration, T) {
+    let granted = Instant::now();
+    thread::sleep(hold);
+    let held = granted.elapsed();
+    (held, release())
+}
+
+/// Lets all clients do it at once; `take_once` returns how long that one held the lock.
+fn measure(
+    redis: &RedisServer,
+    address: SocketAddr,
+    take_once: impl Fn(&mut Client, usize) -> Duration + Sync,
+) -> Measured {
+    let mut monitor = Monitor::start(redis);
+    let ready = Barrier::new(CLIENTS + 1);
+    let (whole, held) = thread::scope(|threads| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|i| {
+                let (ready, take_once) = (&ready, &take_once);
+                threads.spawn(move || {
+                    let mut client = Client::connect(address);
+                    client.is_patient();
+                    assert_eq!(client.say("PING"), "PONG");
+                    ready.wait();
+                    take_once(&mut client, i)
+                })
+            })
+            .collect();
+        ready.wait();
+        let start = Instant::now();
+        let held = clients
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .sum();
+        (start.elapsed(), held)
+    });
+    Measured {
+        whole,
+        held,
+        commands: monitor.commands_on(LOCK).len(),
+    }
+}

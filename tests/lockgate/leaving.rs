@@ -1,0 +1,178 @@
+//! Clients that die, at any moment, hold nobody up.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{Client, Lockgate, Machine, Monitor, Place, Value};
+
+/// Far less than the lease that a wrongly granted lock would be held for.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+#[track_caller]
+fn is_granted_at_once(client: &mut Client, token: &str) {
+    let start = Instant::now();
+    assert_eq!(client.read_reply(), token);
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+}
+
+/// A client that waits for `k` with a token that lockgate makes.
+fn waiter(gate: &Lockgate, place_in_queue: i64) -> Client {
+    let mut client = gate.client();
+    client.send(&["LOCK", "k"]);
+    gate.awaits_waiters("k", place_in_queue);
+    client
+}
+
+#[test]
+fn a_client_killed_while_it_waits_leaves_the_queue() {
+    Place::each(|place| {
+        let mut holder = place.client();
+        for _ in 0..30 {
+            assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
+            let killed = waiter(&place.gate, 1);
+            let mut next = place.client();
+            next.send(&["LOCK", "k", "TOKEN", "next"]);
+            place.gate.awaits_waiters("k", 2);
+            drop(killed);
+            place.gate.awaits_waiters("k", 1);
+            assert_eq!(holder.say("UNLOCK k holder"), 1);
+            is_granted_at_once(&mut next, "next");
+            assert_eq!(next.say("UNLOCK k next"), 1);
+        }
+    });
+}
+
+/// The client dies at the very moment of the release. Where the reply was written before, it was
+/// an owner that died: then its lease runs out, which is short here.
+#[test]
+fn a_client_killed_at_the_moment_of_its_grant_does_not_hold_up_the_next_one() {
+    Place::each(|place| {
+        let mut holder = place.client();
+        for round in 0..100 {
+            assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
+            let mut killed = place.client();
+            killed.send(&["LOCK", "k", "PX", "100"]);
+            place.gate.awaits_waiters("k", 1);
+            let mut next = place.client();
+            next.send(&["LOCK", "k", "TOKEN", "next"]);
+            place.gate.awaits_waiters("k", 2);
+            thread::scope(|threads| {
+                threads.spawn(move || {
+                    spin(round * 5);
+                    drop(killed);
+                });
+                assert_eq!(holder.say("UNLOCK k holder"), 1);
+            });
+            is_granted_at_once(&mut next, "next");
+            assert_eq!(next.say("UNLOCK k next"), 1);
+        }
+    });
+}
+
+/// The grant is on its way from Redis, and no reply was written: it goes to the next one, though
+/// the lease is long.
+#[test]
+fn a_grant_under_way_to_a_dead_client_goes_to_the_next_one() {
+    let place = Place::with_redis(Machine::shared());
+    let (mut holder, mut admin) = (place.client(), place.redis().client());
+    for _ in 0..20 {
+        assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
+        let killed = waiter(&place.gate, 1);
+        let mut next = place.client();
+        next.send(&["LOCK", "k", "TOKEN", "next"]);
+        place.gate.awaits_waiters("k", 2);
+        // Redis takes commands for a while, and answers none.
+        assert_eq!(admin.say("CLIENT PAUSE 60 ALL"), "OK");
+        holder.send(&["UNLOCK", "k", "holder"]);
+        drop(killed);
+        assert_eq!(holder.read_reply(), 1);
+        is_granted_at_once(&mut next, "next");
+        assert_eq!(next.say("UNLOCK k next"), 1);
+    }
+}
+
+/// The only one who waits dies with its grant under way: then nobody holds the lock.
+#[test]
+fn a_grant_under_way_to_a_dead_client_is_taken_back() {
+    let place = Place::with_redis(Machine::shared());
+    let (mut holder, mut admin) = (place.client(), place.redis().client());
+    for _ in 0..20 {
+        assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
+        let killed = waiter(&place.gate, 1);
+        assert_eq!(admin.say("CLIENT PAUSE 60 ALL"), "OK");
+        holder.send(&["UNLOCK", "k", "holder"]);
+        drop(killed);
+        assert_eq!(holder.read_reply(), 1);
+        let start = Instant::now();
+        assert_eq!(holder.say("LOCK k TOKEN later"), "later");
+        assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+        assert_eq!(holder.say("UNLOCK k later"), 1);
+    }
+}
+
+#[test]
+fn an_owner_that_dies_holds_the_lock_until_its_lease_is_over() {
+    Place::each(|place| {
+        let mut owner = place.client();
+        let start = Instant::now();
+        assert_eq!(owner.say("LOCK k TOKEN owner PX 300"), "owner");
+        drop(owner);
+        assert_eq!(place.client().say("LOCK k TOKEN next"), "next");
+        let waited = start.elapsed();
+        assert!(waited >= Duration::from_millis(299), "{waited:?}");
+        assert!(waited < AT_ONCE, "{waited:?}");
+    });
+}
+
+#[test]
+fn an_unlock_that_was_sent_before_closing_runs() {
+    Place::each(|place| {
+        for _ in 0..20 {
+            let mut owner = place.client();
+            assert_eq!(owner.say("LOCK k TOKEN owner"), "owner");
+            owner.send(&["UNLOCK", "k", "owner"]);
+            drop(owner);
+            let start = Instant::now();
+            assert_eq!(place.client().say("LOCK k TOKEN next"), "next");
+            assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+            assert_eq!(place.client().say("UNLOCK k next"), 1);
+        }
+    });
+}
+
+/// As Redis has it for a blocked client; but an `UNLOCK` runs.
+#[test]
+fn what_stands_behind_a_waiting_lock_is_dropped_with_its_client() {
+    let place = Place::with_redis(Machine::shared());
+    let mut holder = place.client();
+    assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
+    let mut monitor = Monitor::start(place.redis());
+    let mut killed = place.client();
+    assert_eq!(killed.say("LOCK other TOKEN killed"), "killed");
+    killed.send(&["LOCK", "k"]);
+    killed.send(&["SET", "never", "written"]);
+    killed.send(&["UNLOCK", "other", "killed"]);
+    place.gate.awaits_waiters("k", 1);
+    drop(killed);
+    place.gate.awaits_waiters("k", 0);
+    let mut next = place.client();
+    assert_eq!(
+        next.say("LOCK other TOKEN next"),
+        "next",
+        "the kept UNLOCK ran"
+    );
+    assert_eq!(holder.say("UNLOCK k holder"), 1);
+    assert_eq!(next.say("TRYLOCK k TOKEN next"), "next");
+    assert_eq!(next.say("GET never"), Value::Nil);
+    assert!(monitor.commands_on("written").is_empty());
+}
+
+/// A delay shorter than a sleep can be.
+fn spin(micros: u64) {
+    let end = Instant::now() + Duration::from_micros(micros);
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}

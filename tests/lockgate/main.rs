@@ -1,0 +1,25 @@
+//! lockgate as its users see it: the program itself, a real Redis behind it, plain sockets in front.
+//! One module a topic.
+//!
+//! Run by `tests/run`; `cargo test --test lockgate headline -- --nocapture` runs one topic.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test that cannot go on says so by panicking"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod basics;
+mod crowd;
+mod headline;
+mod leaving;
+mod nonsense;
+mod order;
+mod program;
+mod relay;
+mod same_token;
+mod two_gates;
+mod with_redis;

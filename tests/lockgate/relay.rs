@@ -1,0 +1,440 @@
+//! Everything that is no lock command reaches Redis, and its reply the client, as if lockgate were
+//! not there. Mostly: the same script runs through lockgate and on a Redis directly, and the
+//! replies are the same.
+
+use std::{io::Write, thread, time::Duration};
+
+use crate::support::{
+    Client, Lockgate, Machine, Place, RedisServer, Value, eventually, frame, words,
+};
+
+const END: &str = "end of the script";
+
+/// All replies to these bytes, sent at once, up to that of a last `ECHO`.
+fn replies(mut client: Client, script: &[u8]) -> Vec<Value> {
+    client.write_raw(&[script, &frame(&["ECHO", END])].concat());
+    let mut replies = Vec::new();
+    loop {
+        match client.read_reply() {
+            reply if reply == END => return replies,
+            reply => replies.push(without_ids(reply)),
+        }
+    }
+}
+
+/// The numbers that Redis gives its clients are not the same twice.
+fn without_ids(reply: Value) -> Value {
+    let items = |mut items: Vec<Value>| {
+        if let Some(at) = items.iter().position(|item| *item == "id") {
+            items[at + 1] = Value::Nil;
+        }
+        items
+    };
+    match reply {
+        Value::Map(map) => Value::Map(items(map)),
+        Value::Array(array) => Value::Array(items(array)),
+        other => other,
+    }
+}
+
+/// Runs a script of bytes on two fresh servers, on one of them through lockgate.
+#[track_caller]
+fn is_answered_as_by_redis(script: &[u8]) {
+    let (direct, place) = (
+        RedisServer::start(&[]),
+        Place::with_redis(Machine::shared()),
+    );
+    let (expected, relayed) = (
+        replies(direct.client(), script),
+        replies(place.client(), script),
+    );
+    assert!(!expected.is_empty(), "the script does something");
+    assert_eq!(relayed, expected);
+    // And again, one byte at a time.
+    assert_eq!(place.redis().client().say("FLUSHALL"), "OK");
+    let mut client = place.client();
+    let mut writer = client.writer();
+    let bytes = [script, &frame(&["ECHO", END])].concat();
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            bytes
+                .iter()
+                .for_each(|byte| writer.write_all(&[*byte]).unwrap())
+        });
+        for expected in &expected {
+            assert_eq!(without_ids(client.read_reply()), *expected, "byte by byte");
+        }
+        assert_eq!(client.read_reply(), END, "byte by byte");
+    });
+}
+
+/// The same with one command a line.
+#[track_caller]
+fn commands_are_answered_as_by_redis(script: &str) {
+    let lines = script.lines().map(words).filter(|words| !words.is_empty());
+    is_answered_as_by_redis(&lines.flat_map(|words| frame(&words)).collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_pipeline() {
+    commands_are_answered_as_by_redis(
+        "SET a 1
+         GET a
+         GET missing
+         INCR a
+         LPUSH a x
+         NONSENSE x y
+         GET
+         RPUSH list 1 2 3
+         LRANGE list 0 -1
+         HSET h f v
+         HGETALL h
+         EVAL return{1,{2,{3,{}}},'x'} 0
+         BLPOP nothing 0.01",
+    );
+}
+
+#[test]
+fn the_types_of_resp3() {
+    commands_are_answered_as_by_redis(
+        "HSET h f v
+         SADD s a
+         ZADD z 1.5 m
+         HGETALL h
+         HELLO 3
+         HGETALL h
+         SMEMBERS s
+         ZSCORE z m
+         GET missing
+         BLPOP nothing 0.01
+         CLIENT TRACKING ON
+         GET a
+         SET a 1
+         HELLO 2
+         HGETALL h
+         HELLO 4
+         HELLO 3 SETNAME x
+         CLIENT GETNAME
+         RESET
+         HGETALL h",
+    );
+}
+
+#[test]
+fn transactions_in_which_lock_commands_are_unknown() {
+    commands_are_answered_as_by_redis(
+        "MULTI
+         SET a 1
+         INCR a
+         EXEC
+         MULTI
+         SET a 2
+         LOCK k TOKEN t
+         GET a
+         EXEC
+         GET a
+         MULTI
+         UNLOCK k t
+         DISCARD
+         MULTI
+         TRYLOCK k
+         RELOCK k t
+         EXEC
+         WATCH a
+         SET a 3
+         MULTI
+         GET a
+         EXEC
+         EXEC
+         MULTI
+         MULTI
+         EXEC
+         EXISTS k",
+    );
+}
+
+#[test]
+fn subscriptions_in_which_lock_commands_are_unknown() {
+    commands_are_answered_as_by_redis(
+        "SUBSCRIBE a a b
+         PING
+         LOCK k TOKEN t
+         GET a
+         PSUBSCRIBE p*
+         UNSUBSCRIBE a
+         UNSUBSCRIBE
+         PUNSUBSCRIBE
+         UNSUBSCRIBE
+         PUNSUBSCRIBE x y
+         PING
+         HELLO 3
+         SUBSCRIBE a b
+         GET a
+         PUBLISH a m
+         UNSUBSCRIBE
+         UNSUBSCRIBE
+         SUBSCRIBE a
+         RESET
+         PING",
+    );
+}
+
+#[test]
+fn replies_that_are_switched_off() {
+    commands_are_answered_as_by_redis(
+        "CLIENT REPLY SKIP
+         SET a 1
+         GET a
+         CLIENT REPLY OFF
+         SET a 2
+         NONSENSE
+         CLIENT REPLY ON
+         GET a
+         CLIENT REPLY SKIP
+         CLIENT REPLY OFF
+         SET a 3
+         CLIENT REPLY ON
+         GET a",
+    );
+}
+
+#[test]
+fn inline_commands_and_sloppy_frames() {
+    is_answered_as_by_redis(
+        b"PING\r\nping\n\r\n\n  SET a 'b c'\r\nGET \"a\"\r\n*0\r\n*-1\r\nECHO \"\\x41\\n\"\r\n\
+          *1\r\n$4\r\nPINGxy*2\r\n$4\r\nECHO\r\n$0\r\n\r\n",
+    );
+}
+
+/// What Redis answers before it closes; then it is closed.
+#[test]
+fn wrong_frames_end_the_connection_as_with_redis() {
+    let (direct, place) = (
+        RedisServer::start(&[]),
+        Place::with_redis(Machine::shared()),
+    );
+    for wrong in [
+        "*1\r\n:1\r\n",
+        "*x\r\n",
+        "*1\r\n$x\r\n",
+        "*1\r\n$-2\r\n",
+        "PING 'a\r\n",
+        "*2147483648\r\n",
+    ] {
+        for mut client in [direct.client(), place.client()] {
+            client.write_raw(wrong.as_bytes());
+            let reply = client.read_reply();
+            assert!(
+                reply.error().starts_with("ERR Protocol error"),
+                "{wrong:?}: {reply:?}"
+            );
+            client.is_closed_by_the_server();
+        }
+    }
+}
+
+#[test]
+fn the_database_of_the_connection_is_that_of_its_locks() {
+    let place = Place::with_redis(Machine::shared());
+    let (mut client, mut direct) = (place.client(), place.redis().client());
+    assert_eq!(direct.say("SELECT 3"), "OK");
+    assert_eq!(client.say("SELECT 3"), "OK");
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    assert_eq!(direct.say("GET k"), "t");
+    assert_eq!(client.say("GET k"), "t");
+    client.say("SELECT 99").error();
+    assert_eq!(
+        client.say("UNLOCK k t"),
+        1,
+        "a SELECT that failed changed nothing"
+    );
+    for command in ["MULTI", "SELECT 4", "EXEC"] {
+        client.say(command);
+    }
+    assert_eq!(client.say("LOCK k TOKEN u"), "u");
+    assert_eq!(direct.say("EXISTS k"), 0);
+    assert_eq!(direct.say("SELECT 4"), "OK");
+    assert_eq!(direct.say("GET k"), "u");
+    assert_eq!(client.say("RESET"), "RESET");
+    assert_eq!(client.say("UNLOCK k u"), 0, "back in database 0");
+}
+
+#[test]
+fn a_password_is_needed_for_locks_as_for_everything() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&["--requirepass", "hunter2"]);
+    let gate = Lockgate::in_front_of(&redis);
+    let mut client = gate.client();
+    let refused = |reply: Value, code: &str| assert!(reply.error().starts_with(code), "{reply:?}");
+    for command in [
+        "GET a",
+        "LOCK k",
+        "TRYLOCK k",
+        "UNLOCK k t",
+        "RELOCK k t",
+        "LOCKINFO k",
+        "LOCKS",
+    ] {
+        refused(client.say(command), "NOAUTH");
+    }
+    refused(client.say("AUTH wrong"), "WRONGPASS");
+    refused(client.say("LOCK k"), "NOAUTH");
+    assert_eq!(client.say("AUTH hunter2"), "OK");
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    assert_eq!(client.say("GET k"), "t");
+    let mut other = gate.client();
+    refused(other.say("UNLOCK k t"), "NOAUTH");
+    assert_eq!(*other.say("HELLO 3 AUTH default hunter2").field("proto"), 3);
+    assert_eq!(other.say("UNLOCK k t"), 1);
+    assert_eq!(client.say("RESET"), "RESET");
+    refused(client.say("LOCK k"), "NOAUTH");
+}
+
+#[test]
+fn a_message_reaches_its_subscriber_whenever_it_comes() {
+    let place = Place::with_redis(Machine::shared());
+    let (mut subscriber, mut publisher) = (place.client(), place.client());
+    assert_eq!(subscriber.say("SUBSCRIBE news").items()[2], 1);
+    subscriber.hears_nothing_for(Duration::from_millis(100));
+    for i in 0..100 {
+        assert_eq!(publisher.call(&["PUBLISH", "news", &i.to_string()]), 1);
+        assert_eq!(subscriber.read_reply().items()[2], i.to_string());
+    }
+    // In RESP3 a subscriber may lock, and pushes come in between.
+    let mut subscriber = place.client();
+    subscriber.say("HELLO 3");
+    assert!(matches!(subscriber.say("SUBSCRIBE news"), Value::Push(_)));
+    assert_eq!(subscriber.say("LOCK k TOKEN t"), "t");
+    assert_eq!(publisher.say("PUBLISH news now"), 2);
+    assert!(matches!(subscriber.read_reply(), Value::Push(_)));
+    assert_eq!(subscriber.say("UNLOCK k t"), 1);
+}
+
+/// Longer than lockgate waits for the answers to its own questions.
+#[test]
+fn a_blocking_command_may_take_its_time() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let environment = [
+        ("LOCKGATE_UPSTREAM_TIMEOUT", "100ms"),
+        ("LOCKGATE_UPSTREAM_PING", "100ms"),
+    ];
+    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &environment);
+    let (mut blocked, mut other) = (gate.client(), gate.client());
+    blocked.send(&["BLPOP", "list", "0"]);
+    blocked.send(&["ECHO", "behind"]);
+    blocked.hears_nothing_for(Duration::from_millis(500));
+    assert_eq!(other.say("RPUSH list x"), 1);
+    assert_eq!(blocked.read_reply().items()[1], "x");
+    assert_eq!(blocked.read_reply(), "behind");
+}
+
+#[test]
+fn a_value_of_a_hundred_megabytes_goes_both_ways_without_being_kept() {
+    let place = Place::with_redis(Machine::shared());
+    let mut client = place.client();
+    assert_eq!(client.say("PING"), "PONG");
+    let before = place.gate.rss_bytes();
+    let value: Vec<u8> = (0..100 * 1024 * 1024_u32)
+        .map(|i| (i % 251) as u8)
+        .collect();
+    assert_eq!(client.call(&[b"SET".as_slice(), b"big", &value]), "OK");
+    let Value::Bulk(read) = client.say("GET big") else {
+        panic!("a value was expected")
+    };
+    assert!(read == value, "what comes back is what was sent");
+    let growth = place.gate.rss_bytes().saturating_sub(before);
+    assert!(growth < 16 * 1024 * 1024, "{growth} bytes more");
+}
+
+/// Nothing is read for a while on either side; nobody may hold up the other, or keep it all.
+#[test]
+fn who_writes_much_before_reading_is_served() {
+    let place = Place::with_redis(Machine::shared());
+    let mut client = place.client();
+    let value = "x".repeat(1024 * 1024);
+    assert_eq!(client.call(&["SET", "big", &value]), "OK");
+    let before = place.gate.rss_bytes();
+    let mut writer = client.writer();
+    let commands = frame(&["GET", "big"]).repeat(200);
+    writer.write_all(&commands).unwrap();
+    client.hears_something();
+    let growth = place.gate.rss_bytes().saturating_sub(before);
+    assert!(
+        growth < 16 * 1024 * 1024,
+        "200 MiB are on their way, and {growth} bytes here"
+    );
+    for _ in 0..200 {
+        assert_eq!(client.read_reply(), value.as_str());
+    }
+}
+
+#[test]
+fn what_a_client_sent_before_closing_runs() {
+    let place = Place::with_redis(Machine::shared());
+    let mut direct = place.redis().client();
+    let mut total = 0;
+    for count in [1, 10, 1_000] {
+        let mut client = place.client();
+        client.write_raw(&frame(&["INCR", "n"]).repeat(count));
+        client.finish_sending();
+        drop(client);
+        total += count;
+        eventually("all of them ran", || {
+            direct.say("GET n") == total.to_string()
+        });
+    }
+}
+
+#[test]
+fn a_lock_command_takes_its_place_among_replies_that_are_switched_off() {
+    let place = Place::with_redis(Machine::shared());
+    let mut client = place.client();
+    client.write_raw(&frame(&["CLIENT", "REPLY", "SKIP"]));
+    client.write_raw(&frame(&["LOCK", "k", "TOKEN", "t"]));
+    assert_eq!(client.say("GET k"), "t");
+    client.write_raw(&frame(&["CLIENT", "REPLY", "OFF"]));
+    client.write_raw(&frame(&["UNLOCK", "k", "t"]));
+    client.write_raw(&frame(&["LOCK", "k", "TOKEN", "u"]));
+    client.write_raw(&frame(&["SET", "a", "1"]));
+    client.write_raw(&frame(&["CLIENT", "REPLY", "ON"]));
+    assert_eq!(client.read_reply(), "OK");
+    assert_eq!(client.say("GET k"), "u");
+    assert_eq!(client.say("GET a"), "1");
+}
+
+#[test]
+fn a_monitor_sees_what_redis_executes() {
+    let place = Place::with_redis(Machine::shared());
+    let mut observer = place.client();
+    assert_eq!(observer.say("MONITOR"), "OK");
+    place.redis().client().say("ECHO seen");
+    while !observer.read_reply().text().contains("\"seen\"") {}
+}
+
+#[test]
+fn when_redis_closes_the_client_is_closed() {
+    let place = Place::with_redis(Machine::shared());
+    let (mut client, mut other) = (place.client(), place.client());
+    let id = client.say("CLIENT ID").integer();
+    assert_eq!(other.call(&["CLIENT", "KILL", "ID", &id.to_string()]), 1);
+    client.is_closed_by_the_server();
+    assert_eq!(other.say("PING"), "PONG");
+    assert_eq!(other.say("QUIT"), "OK");
+    other.is_closed_by_the_server();
+}
+
+#[test]
+fn without_a_redis_an_ordinary_command_is_told_how_to_name_one() {
+    let place = Place::embedded(Machine::shared());
+    let mut client = place.client();
+    assert!(client.say("GET a").error().contains("upstream"));
+    assert_eq!(client.say("PING"), "PONG");
+    assert_eq!(client.say("ECHO a"), "a");
+    assert_eq!(client.say("SELECT 1"), "OK");
+    assert_eq!(*client.say("HELLO 3").field("proto"), 3);
+    assert_eq!(client.say("CLIENT SETNAME x"), "OK");
+    assert_eq!(client.say("RESET"), "RESET");
+    assert_eq!(client.say("QUIT"), "OK");
+    client.is_closed_by_the_server();
+}

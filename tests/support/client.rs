@@ -1,0 +1,311 @@
+//! A client as plain as they come: bytes into a socket, replies out of it, a deadline on both.
+
+use std::{
+    fmt,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use super::SOON;
+
+/// A reply, or a push of RESP3. Every kind of nil is one.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Value {
+    Nil,
+    Simple(String),
+    Error(String),
+    Integer(i64),
+    Bulk(Vec<u8>),
+    Array(Vec<Value>),
+    /// Keys and values in turn.
+    Map(Vec<Value>),
+    Push(Vec<Value>),
+    /// Boolean, double, big number, verbatim text: as it came.
+    Other(String),
+}
+
+impl Value {
+    /// The text of a string.
+    #[track_caller]
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Simple(text) | Self::Other(text) => text.clone(),
+            Self::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("a string was expected, not {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn integer(&self) -> i64 {
+        match self {
+            Self::Integer(number) => *number,
+            other => panic!("an integer was expected, not {other:?}"),
+        }
+    }
+
+    /// The text of an error, its code first.
+    #[track_caller]
+    pub(crate) fn error(&self) -> &str {
+        match self {
+            Self::Error(text) => text,
+            other => panic!("an error was expected, not {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn items(&self) -> &[Value] {
+        match self {
+            Self::Array(items) | Self::Map(items) | Self::Push(items) => items,
+            other => panic!("an aggregate was expected, not {other:?}"),
+        }
+    }
+
+    /// The value of a field of a map, or of a flat array that stands for one.
+    #[track_caller]
+    pub(crate) fn field(&self, name: &str) -> &Value {
+        let pairs = || self.items().chunks_exact(2);
+        let found = pairs().find(|pair| pair[0] == name).map(|pair| &pair[1]);
+        found.unwrap_or_else(|| panic!("no field {name:?} in {self:?}"))
+    }
+
+    pub(crate) fn is_nil(&self) -> bool {
+        *self == Self::Nil
+    }
+}
+
+impl PartialEq<str> for Value {
+    fn eq(&self, other: &str) -> bool {
+        match self {
+            Self::Simple(text) => text == other,
+            Self::Bulk(bytes) => bytes == other.as_bytes(),
+            _ => false,
+        }
+    }
+}
+
+impl PartialEq<&str> for Value {
+    fn eq(&self, other: &&str) -> bool {
+        self == *other
+    }
+}
+
+impl PartialEq<String> for Value {
+    fn eq(&self, other: &String) -> bool {
+        self == other.as_str()
+    }
+}
+
+impl PartialEq<i64> for Value {
+    fn eq(&self, other: &i64) -> bool {
+        *self == Self::Integer(*other)
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nil => write!(f, "nil"),
+            Self::Simple(text) => write!(f, "+{text}"),
+            Self::Error(text) => write!(f, "-{text}"),
+            Self::Integer(number) => write!(f, ":{number}"),
+            Self::Bulk(bytes) if bytes.len() > 200 => write!(f, "({} bytes)", bytes.len()),
+            Self::Bulk(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
+            Self::Array(items) => f.debug_list().entries(items).finish(),
+            Self::Map(items) => {
+                write!(f, "map").and_then(|()| f.debug_list().entries(items).finish())
+            }
+            Self::Push(items) => {
+                write!(f, "push").and_then(|()| f.debug_list().entries(items).finish())
+            }
+            Self::Other(text) => write!(f, "{text}"),
+        }
+    }
+}
+
+/// One connection.
+pub(crate) struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    #[track_caller]
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server accepts connections");
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.set_write_timeout(Some(SOON)).unwrap();
+        Self {
+            stream: BufReader::with_capacity(4 * 1024, stream),
+        }
+    }
+
+    /// Sends a command without waiting for its reply.
+    #[track_caller]
+    pub(crate) fn send<A: AsRef<[u8]>>(&mut self, command: &[A]) {
+        self.write_raw(&frame(command));
+    }
+
+    /// Sends a command and reads the next reply.
+    #[track_caller]
+    pub(crate) fn call<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Value {
+        self.send(command);
+        self.read_reply()
+    }
+
+    /// As [`Client::call`], with a command of words without spaces.
+    #[track_caller]
+    pub(crate) fn say(&mut self, command: &str) -> Value {
+        self.call(&words(command))
+    }
+
+    #[track_caller]
+    pub(crate) fn write_raw(&mut self, bytes: &[u8]) {
+        self.try_write(bytes)
+            .expect("the server takes what is written");
+    }
+
+    /// Writes what the server may refuse to take.
+    pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// The next reply.
+    #[track_caller]
+    pub(crate) fn read_reply(&mut self) -> Value {
+        self.try_read().expect("a reply comes in time")
+    }
+
+    /// The next reply, or why there is none: an end of file where the server closed.
+    pub(crate) fn try_read(&mut self) -> io::Result<Value> {
+        read_value(&mut self.stream)
+    }
+
+    /// The next bytes as they are.
+    #[track_caller]
+    pub(crate) fn read_raw(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream
+            .read_exact(&mut bytes)
+            .expect("so many bytes come in time");
+        bytes
+    }
+
+    /// Returns when something can be read, and reads nothing of it.
+    #[track_caller]
+    pub(crate) fn hears_something(&mut self) {
+        let some = self.stream.fill_buf().expect("something comes in time");
+        assert!(!some.is_empty(), "the server closed");
+    }
+
+    /// No reply is there now, and none comes within this time.
+    #[track_caller]
+    pub(crate) fn hears_nothing_for(&mut self, time: Duration) {
+        self.stream.get_ref().set_read_timeout(Some(time)).unwrap();
+        match self.try_read() {
+            Ok(value) => panic!("nothing was expected, not {value:?}"),
+            Err(error) if is_timeout(&error) => {}
+            Err(error) => panic!("the connection was to stay open: {error}"),
+        }
+        self.stream.get_ref().set_read_timeout(Some(SOON)).unwrap();
+    }
+
+    /// Waits for replies as long as the connection lives.
+    pub(crate) fn is_patient(&mut self) {
+        self.stream.get_ref().set_read_timeout(None).unwrap();
+    }
+
+    /// The server closes this connection, whatever it says before.
+    #[track_caller]
+    pub(crate) fn is_closed_by_the_server(&mut self) {
+        loop {
+            match self.try_read() {
+                Ok(_) => {}
+                Err(error) if is_timeout(&error) => panic!("still open after {SOON:?}"),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Says that nothing more will be sent; what is answered can still be read.
+    pub(crate) fn finish_sending(&mut self) {
+        self.stream.get_ref().shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// A second handle on the same connection, for writing while another thread reads.
+    pub(crate) fn writer(&self) -> TcpStream {
+        self.stream.get_ref().try_clone().unwrap()
+    }
+}
+
+/// The bytes of a command.
+pub(crate) fn frame<A: AsRef<[u8]>>(command: &[A]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+    for argument in command {
+        let argument = argument.as_ref();
+        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        bytes.extend_from_slice(argument);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// The words of a command.
+pub(crate) fn words(command: &str) -> Vec<&str> {
+    command.split_ascii_whitespace().collect()
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+fn read_value(stream: &mut impl BufRead) -> io::Result<Value> {
+    let mut line = Vec::new();
+    stream.read_until(b'\n', &mut line)?;
+    let line = String::from_utf8(line).map_err(|_| wrong("a line is not text"))?;
+    let Some(line) = line.strip_suffix("\r\n") else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    let (kind, rest) = line
+        .split_at_checked(1)
+        .ok_or_else(|| wrong("an empty line"))?;
+    let number = || rest.parse::<i64>().map_err(|_| wrong(line));
+    Ok(match kind {
+        "+" => Value::Simple(rest.to_owned()),
+        "-" => Value::Error(rest.to_owned()),
+        ":" => Value::Integer(number()?),
+        "_" => Value::Nil,
+        "$" | "*" if rest == "-1" => Value::Nil,
+        "$" => Value::Bulk(read_bulk(stream, number()?)?),
+        "=" => Value::Other(String::from_utf8_lossy(&read_bulk(stream, number()?)?).into_owned()),
+        "*" | "~" => Value::Array(read_values(stream, number()?)?),
+        "%" => Value::Map(read_values(stream, number()? * 2)?),
+        ">" => Value::Push(read_values(stream, number()?)?),
+        "#" | "," | "(" => Value::Other(line.to_owned()),
+        _ => return Err(wrong(line)),
+    })
+}
+
+fn read_values(stream: &mut impl BufRead, count: i64) -> io::Result<Vec<Value>> {
+    (0..count).map(|_| read_value(stream)).collect()
+}
+
+fn read_bulk(stream: &mut impl Read, length: i64) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(length).map_err(|_| wrong("a negative length"))?;
+    let mut bytes = vec![0; length + 2];
+    stream.read_exact(&mut bytes)?;
+    if bytes.split_off(length) != b"\r\n" {
+        return Err(wrong("a bulk string that does not end where it should"));
+    }
+    Ok(bytes)
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("not the Redis protocol: {what:?}"),
+    )
+}

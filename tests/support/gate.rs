@@ -1,0 +1,217 @@
+//! The program under test, as an operator starts it.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread,
+};
+
+use super::{Client, RedisServer, SOON, eventually};
+
+/// What the program logs, as text or within JSON, when it is ready for clients.
+const LISTENING: &str = "listening on ";
+
+pub(crate) struct Lockgate {
+    process: Child,
+    address: SocketAddr,
+    log: Arc<Mutex<String>>,
+}
+
+impl Lockgate {
+    /// Starts one with these flags, on a free port, and returns when it listens.
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        Self::start_with(flags, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub(crate) fn start_with(flags: &[&str], environment: &[(&str, &str)]) -> Self {
+        let mut process = program()
+            .args(["--listen", "127.0.0.1:0"])
+            .args(flags)
+            .envs(environment.iter().copied())
+            .spawn()
+            .expect("the program starts");
+        let log = Arc::new(Mutex::new(String::new()));
+        let (found, address) = mpsc::channel();
+        let lines = BufReader::new(process.stderr.take().expect("piped")).lines();
+        let kept = Arc::clone(&log);
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some(address) = listening_on(&line) {
+                    let _ = found.send(address);
+                }
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        });
+        match address.recv_timeout(SOON) {
+            Ok(address) => Self {
+                process,
+                address,
+                log,
+            },
+            Err(_) => {
+                let _ = process.kill();
+                let log = log.lock().unwrap_or_else(PoisonError::into_inner);
+                panic!("the program did not say \"{LISTENING}ADDRESS\", but:\n{log}")
+            }
+        }
+    }
+
+    /// Starts one in front of this Redis.
+    pub(crate) fn in_front_of(redis: &RedisServer) -> Self {
+        Self::start(&["--upstream", &redis.url()])
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// `count` clients.
+    pub(crate) fn clients(&self, count: usize) -> Vec<Client> {
+        (0..count).map(|_| self.client()).collect()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What it logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// How much memory of the machine the process has now.
+    pub(crate) fn rss_bytes(&self) -> u64 {
+        rss_kib(self.pid()).expect("/proc or ps tells the memory of a process") * 1024
+    }
+
+    /// How many wait for this lock here now.
+    pub(crate) fn waiters(&self, key: &str) -> i64 {
+        self.client()
+            .call(&["LOCKINFO", key])
+            .field("waiters")
+            .integer()
+    }
+
+    /// Returns when so many wait for this lock here.
+    #[track_caller]
+    pub(crate) fn awaits_waiters(&self, key: &str, count: i64) {
+        let mut observer = self.client();
+        eventually(&format!("{count} waiters for {key}"), || {
+            observer.call(&["LOCKINFO", key]).field("waiters").integer() == count
+        });
+    }
+
+    /// Asks it to end, as an operator does.
+    pub(crate) fn terminate(&self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// Waits for its end; returns the exit code.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually("the program ends", || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+}
+
+impl Drop for Lockgate {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if thread::panicking() {
+            // The harness shows this beside the failure.
+            println!("lockgate at {} logged:\n{}", self.address, self.log());
+        }
+    }
+}
+
+/// How a program that was not to go on ended.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Starts the program and waits for its end.
+pub(crate) fn run_to_its_end(flags: &[&str], environment: &[(&str, &str)]) -> Ended {
+    let mut process = program()
+        .args(flags)
+        .envs(environment.iter().copied())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut status = None;
+    eventually("the program ends by itself", || {
+        status = process.try_wait().unwrap();
+        status.is_some()
+    });
+    let text = |stream: Option<&mut dyn Read>| {
+        let mut text = String::new();
+        let _ = stream.expect("piped").read_to_string(&mut text);
+        text
+    };
+    Ended {
+        code: status.and_then(|status| status.code()),
+        stdout: text(
+            process
+                .stdout
+                .as_mut()
+                .map(|stream| stream as &mut dyn Read),
+        ),
+        stderr: text(
+            process
+                .stderr
+                .as_mut()
+                .map(|stream| stream as &mut dyn Read),
+        ),
+    }
+}
+
+/// The program, told nothing by the environment of whoever runs the tests.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("LOCKGATE_") {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// The address in a line such as `… listening on 127.0.0.1:6380"}`.
+fn listening_on(line: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.split_once(LISTENING)?;
+    let end = rest.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
+    rest[..end.unwrap_or(rest.len())].parse().ok()
+}
+
+fn rss_kib(pid: u32) -> Option<u64> {
+    if let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        return line.trim().strip_suffix(" kB")?.parse().ok();
+    }
+    let ps = Command::new("ps")
+        .args(["-o", "rss=", "-p", &pid.to_string()])
+        .output()
+        .ok()?;
+    String::from_utf8_lossy(&ps.stdout).trim().parse().ok()
+}
