@@ -1,1 +1,60 @@
-//! Under construction.
+//! Whose fault it was, and the error of the Redis protocol that it becomes.
+//!
+//! Errors are part of the interface: Redis's own words where Redis has them, else a code of one
+//! word, what is wrong, and what to do. They are given here without the leading `-`.
+
+use std::{borrow::Cow, io, net::SocketAddr};
+
+use thiserror::Error;
+
+use crate::lock::Refusal;
+
+/// Why the gate cannot run.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; `listen` must be a free address of this machine")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// Ours: the gate shuts down, and who waits is told.
+pub const SHUTDOWN: &str = "SHUTDOWN lockgate is shutting down; ask another one, or later";
+
+/// Ours: as many clients as there may be.
+pub const MAX_CLIENTS: &str = "ERR max number of clients reached";
+
+/// The client's: it has to authenticate first.
+pub const NOAUTH: &str = "NOAUTH Authentication required.";
+
+/// The error that a refused request gets.
+pub fn refusal(refusal: &Refusal) -> Cow<'_, [u8]> {
+    let text = match refusal {
+        Refusal::Expired => {
+            "EXPIRED the lease was over before the grant could be delivered, and the lock was given \
+             back; ask for a lease longer than the way to Redis"
+        }
+        Refusal::Deadlock => {
+            "DEADLOCK the UNLOCK of the lock's holder stands behind this LOCK on the same \
+             connection, with other commands between; use a connection of its own for each"
+        }
+        Refusal::TooManyWaiters => {
+            "MAXWAITERS as many requests wait for this lock as may (limits.waiters)"
+        }
+        Refusal::TooManyLocks => "MAXLOCKS as many locks are known here as may be (limits.locks)",
+        Refusal::Upstream => {
+            "UPSTREAM Redis did not answer in time; whether it did what was asked is not known"
+        }
+        Refusal::Store(error) => return Cow::Borrowed(error),
+    };
+    Cow::Borrowed(text.as_bytes())
+}
+
+/// Upstream's: it cannot be reached.
+pub fn unreachable(upstream: &str, error: &io::Error) -> String {
+    format!("UPSTREAM cannot connect to Redis at {upstream}: {error}")
+}

@@ -31,3 +31,82 @@ pub mod lock;
 pub mod resp;
 pub mod server;
 pub mod store;
+
+use std::{future::Future, sync::{Arc, atomic::AtomicUsize}};
+
+use tokio::net::TcpListener;
+use tracing::info;
+
+use client::{Shared, command::Bounds, relay::Address};
+use config::{Config, Upstream};
+use error::Error;
+use gate::Gate;
+use lock::UserId;
+use store::{Store, embedded::EmbeddedStore, redis::{RedisSettings, RedisStore}};
+
+/// Runs the gate until `shutdown` completes and its clients are done. Logs `listening` with the
+/// address once clients can connect; a Redis that is not there yet is no reason to fail.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    let address = config.listen;
+    let listen = |source| Error::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(listen)?;
+    let local = listener.local_addr().map_err(listen)?;
+    let shared = Arc::new(shared(&config, local.port()));
+    info!(address = %local, upstream = %config.upstream, "listening");
+    server::serve(listener, shared, shutdown).await;
+    Ok(())
+}
+
+fn shared(config: &Config, port: u16) -> Shared {
+    let (store, upstream, requires_auth): (Arc<dyn Store>, _, _) = match &config.upstream {
+        Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None, false),
+        Upstream::Redis(redis) => {
+            let store = RedisStore::new(RedisSettings {
+                host: redis.host.clone(),
+                port: redis.port,
+                username: redis.username.clone(),
+                password: redis.password.clone(),
+                connect_timeout: config.connect_timeout,
+                timeout: config.timeout,
+                ping: config.ping,
+                key_prefix: config.key_prefix.clone(),
+            });
+            let address = Address {
+                host: Arc::from(redis.host.as_str()),
+                port: redis.port,
+                connect_timeout: config.connect_timeout,
+            };
+            (Arc::new(store), Some(address), redis.password.is_some())
+        }
+    };
+    Shared {
+        gate: Gate::new(store, config.lock_settings(), config.limits.clone()),
+        // Every lock command runs as the user of the upstream's URL.
+        user: UserId(0),
+        upstream,
+        requires_auth,
+        bounds: Bounds {
+            key_bytes: config.limits.key_bytes,
+            token_bytes: limits::TOKEN_BYTES,
+            min_lease_ms: config.leases.min_ms,
+            max_lease_ms: config.leases.max_ms,
+        },
+        default_lease_ms: config.leases.default_ms,
+        limits: config.limits.clone(),
+        port,
+        started: clock::now(),
+        run_id: run_id(),
+        clients: AtomicUsize::new(0),
+    }
+}
+
+/// Forty hexadecimal digits, new with each start, as a Redis has.
+fn run_id() -> String {
+    let (one, other) = (uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+    let mut id = format!("{one}{other}");
+    id.truncate(40);
+    id
+}

@@ -15,6 +15,9 @@ pub const LOCK_COMMAND_BYTES: usize = 16 * 1024;
 /// Most arguments of a lock command, its name included.
 pub const LOCK_COMMAND_ARGUMENTS: usize = 16;
 
+/// Commands of one client that Redis has not answered; then lockgate stops reading from it.
+pub const OWED_REPLIES: usize = 64 * 1024;
+
 /// Bytes read from one socket at a time.
 pub const READ_BYTES: usize = 16 * 1024;
 

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     clock,
+    error::NOAUTH,
     limits::OWED_REPLIES,
     resp::{Protocol, RequestScanner},
 };
@@ -127,13 +128,14 @@ impl Back {
         match self {
             Self::Relay(relay) if relay.state.skips_next() => {
                 let mut scanner = RequestScanner::new();
-                while !scanner.frame_ended(PING) {}
+                let (name, _) = scanner.scan(PING);
+                scanner.scan(&PING[name..]).1.ok();
                 let _ = relay.state.sent(&scanner);
                 relay.pass_on(&mut BytesMut::from(PING), PING.len());
                 true
             }
             Self::Relay(relay) => relay.state.replies_off(),
-            Self::Local(local) => local.silences(),
+            Self::Local(local) => local.takes_silence(),
         }
     }
 
@@ -144,7 +146,7 @@ impl Back {
     pub(super) fn may_lock(&self, shared: &Shared) -> Result<(), String> {
         let Self::Relay(relay) = self else { return Ok(()) };
         if shared.requires_auth && !relay.state.authenticated() {
-            return Err("NOAUTH Authentication required.".to_owned());
+            return Err(NOAUTH.to_owned());
         }
         if !relay.state.certain() {
             return Err("ERR which database this connection is in is not known: it was changed \

@@ -14,10 +14,12 @@ use bytes::{Bytes, BytesMut};
 
 use super::{
     command::integer,
-    reply::{Protocol, Writer},
     table::{Entry, ORDINARY_COMMANDS},
 };
-use crate::lock::Time;
+use crate::{
+    lock::Time,
+    resp::{Protocol, Writer},
+};
 
 mod catalog;
 mod connection;

@@ -1,16 +1,131 @@
 //! One connected client.
 //!
-//! - [`command`]: pure: the arguments of a lock command, checked.
-//! - [`local`]: pure: the ordinary commands where there is no Redis behind this gate.
-//! - [`table`]: pure: what `COMMAND` says of the commands that live here.
-//! - [`glob`]: pure: Redis's patterns.
-//! - [`reply`]: pure: the writer of replies.
+//! - [`session`]: reads, dispatches, answers in order; the way of every command begins there.
+//! - [`ahead`]: a look at what stands behind a `LOCK` that waits.
+//! - [`back`]: what stands behind the client: [`relay`], its connection to Redis, or [`local`].
+//! - [`pipe`]: one socket with its buffers.
+//! - [`answer`]: the replies to lock commands.
+//!
+//! Pure:
+//! - [`command`]: the arguments of a lock command, checked.
+//! - [`state`]: what a client's connection to Redis owes and is.
+//! - [`local`]: the ordinary commands where there is no Redis behind this gate.
+//! - [`table`]: what `COMMAND` says of the commands that live here.
+//! - [`glob`]: Redis's patterns.
 
+use std::{
+    future::poll_fn,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use tokio::{net::TcpStream, sync::watch};
+
+use crate::{
+    clock, error,
+    gate::Gate,
+    limits::{Limits, TOKEN_BYTES},
+    lock::{Time, Token, UserId},
+};
+
+mod ahead;
+mod answer;
+mod back;
 pub mod command;
 pub mod glob;
 pub mod local;
-pub mod reply;
+mod pipe;
+pub mod relay;
+mod session;
+pub mod state;
 pub mod table;
 
 #[cfg(test)]
 mod testing;
+
+use local::information::Facts;
+use relay::Address;
+use session::Session;
+
+/// Names that `LOCKS` tells where the client gives no `COUNT`.
+const LOCKS_COUNT: usize = 1_000;
+
+/// What all clients share.
+pub struct Shared {
+    /// Where they wait for locks.
+    pub gate: Arc<Gate>,
+    /// On whose behalf.
+    pub user: UserId,
+    /// The Redis behind this gate. None: locks live in this process.
+    pub upstream: Option<Address>,
+    /// Lock commands are for clients only that Redis has authenticated.
+    pub requires_auth: bool,
+    /// What a lock command is held to.
+    pub bounds: command::Bounds,
+    /// The lease of a client that names none, in milliseconds.
+    pub default_lease_ms: u64,
+    /// The bounds.
+    pub limits: Limits,
+    /// The port that clients connect to.
+    pub port: u16,
+    /// When this gate started.
+    pub started: Time,
+    /// Forty hexadecimal digits, new with each start.
+    pub run_id: String,
+    /// Clients connected now.
+    pub clients: AtomicUsize,
+}
+
+impl Shared {
+    /// The token can be one that a lock was granted to.
+    fn may_hold(&self, token: &Token) -> bool {
+        (1..=TOKEN_BYTES).contains(&token.as_bytes().len())
+    }
+
+    fn locks(&self, database: u32, pattern: Option<Bytes>, count: Option<usize>) -> Vec<Bytes> {
+        let matches = |name: &[u8]| pattern.as_ref().is_none_or(|p| glob::matches(p, name));
+        self.gate.locks(database, count.unwrap_or(LOCKS_COUNT), matches)
+    }
+
+    fn unreachable(&self, error: &io::Error) -> String {
+        let upstream = self.upstream.as_ref();
+        let upstream = upstream.map_or_else(String::new, |a| format!("{}:{}", a.host, a.port));
+        error::unreachable(&upstream, error)
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            now: clock::now(),
+            started: self.started,
+            run_id: &self.run_id,
+            port: self.port,
+            clients: self.clients.load(Ordering::Relaxed),
+            max_clients: self.limits.clients,
+            waiters: self.gate.waiters(),
+            locks: self.gate.known(),
+            upstream: "embedded",
+        }
+    }
+}
+
+/// Serves one client until its connection has ended. When `shutdown` says so, who waits is told,
+/// and what runs is finished.
+pub async fn serve(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    peer: String,
+    id: u64,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    // A socket that takes no options is gone already.
+    let Ok(mut session) = Session::new(shared, stream, &peer, id) else { return };
+    tokio::select! {
+        () = poll_fn(|cx| session.poll(cx)) => return,
+        _ = shutdown.wait_for(|shutdown| *shutdown) => session.drain(),
+    }
+    poll_fn(|cx| session.poll(cx)).await;
+}

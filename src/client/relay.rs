@@ -4,7 +4,6 @@
 
 use std::{
     io,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -38,6 +37,8 @@ pub(super) struct Relay {
     first: BytesMut,
     replies: ReplyScanner,
     pub(super) state: State,
+    /// Nothing more goes to Redis.
+    closing: bool,
 }
 
 enum Link {
@@ -64,6 +65,7 @@ impl Relay {
             first: BytesMut::new(),
             replies: ReplyScanner::new(),
             state: State::new(),
+            closing: false,
         }
     }
 
@@ -115,11 +117,9 @@ impl Relay {
 
     /// Nothing more goes to Redis.
     pub(super) fn close_writing(&mut self) {
-        match &mut self.link {
-            Link::Open(pipe) => pipe.close_writing(),
-            // What the client sent before it closed still runs.
-            Link::Opening(_) => {}
-            Link::None | Link::Ended => {}
+        self.closing = true;
+        if let Link::Open(pipe) = &mut self.link {
+            pipe.close_writing();
         }
     }
 
@@ -138,6 +138,9 @@ impl Relay {
                     let mut pipe =
                         stream.and_then(Pipe::new).map_err(Broken::Unreachable)?;
                     pipe.outbox = std::mem::take(&mut self.first);
+                    if self.closing {
+                        pipe.close_writing();
+                    }
                     self.link = Link::Open(pipe);
                 }
             }

@@ -23,6 +23,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use tokio::{net::TcpStream, time::Sleep};
+use tracing::warn;
 
 use super::{
     Shared,
@@ -34,6 +35,7 @@ use super::{
     relay::Broken,
 };
 use crate::{
+    error::SHUTDOWN,
     gate::{self, Answer, Grant, Info, Pending, Wish},
     limits::{LEAST_BUFFER_BYTES, LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES},
     lock::{Refusal, Token},
@@ -161,7 +163,7 @@ impl Session {
     /// The gate shuts down: who waits is told; what runs is finished.
     pub(super) fn drain(&mut self) {
         if let Turn::Running(Running { waiting: Some(_), .. }) = &self.turn {
-            self.turn = Turn::Failing(answer::SHUTDOWN.to_owned());
+            self.turn = Turn::Failing(SHUTDOWN.to_owned());
         } else {
             self.closing |= matches!(self.turn, Turn::Open) && self.back.is_settled();
         }
@@ -276,12 +278,15 @@ impl Session {
                 moved
             }
             Err(broken) => {
-                if let Broken::Unreachable(error) = &broken {
-                    answer::error(
+                match &broken {
+                    Broken::Unreachable(error) => answer::error(
                         &mut self.client.outbox,
                         self.back.protocol(),
                         &self.shared.unreachable(error),
-                    );
+                    ),
+                    Broken::Uncountable(error) => {
+                        warn!(client = %self.who.label, %error, "closing a client's connection");
+                    }
                 }
                 self.abandon();
                 self.closing = true;

@@ -6,7 +6,7 @@
 //! a Redis stands behind this gate, so the writers here make single entries, in the very form that
 //! Redis has them (7.0: ten fields of `COMMAND INFO`; the map of `COMMAND DOCS`).
 
-use super::reply::Writer;
+use crate::resp::Writer;
 
 mod locks;
 mod ordinary;

@@ -11,7 +11,7 @@ use std::{
 use redis_protocol::resp2;
 use tempfile::TempDir;
 
-use super::reply::Protocol;
+use crate::resp::Protocol;
 
 /// A reply, whatever protocol it came in. Maps and sets are sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

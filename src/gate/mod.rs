@@ -243,6 +243,11 @@ impl Gate {
         self.known.load(Ordering::Relaxed)
     }
 
+    /// Requests that wait for a lock.
+    pub fn waiters(&self) -> usize {
+        self.queues.iter().map(|entry| entry.callers.len()).sum()
+    }
+
     fn request(
         &self,
         client: &Client,

@@ -90,6 +90,14 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// The header of a set of `elements` (RESP2: an array).
+    pub fn set(&mut self, elements: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.header(b'*', elements),
+            Protocol::Resp3 => self.header(b'~', elements),
+        }
+    }
+
     /// The header of a push of `elements` (RESP2: an array, as messages are there).
     pub fn push(&mut self, elements: usize) {
         match self.protocol {

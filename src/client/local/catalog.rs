@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 
-use crate::client::{
-    glob,
-    reply::Writer,
-    table::{Entry, LOCK_COMMANDS, ORDINARY_COMMANDS},
+use crate::{
+    client::{
+        glob,
+        table::{Entry, LOCK_COMMANDS, ORDINARY_COMMANDS},
+    },
+    resp::Writer,
 };
 
 /// Every command of this gate, without subcommands.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 
 use super::{Facts, Local, NAME_BYTES, Replies, quoted};
-use crate::client::{command::integer, reply::Protocol};
+use crate::{client::command::integer, resp::Protocol};
 
 type Answer = Result<(), Cow<'static, str>>;
 

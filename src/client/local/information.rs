@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use super::{LOCKGATE_VERSION, REDIS_VERSION};
-use crate::{client::reply::Writer, lock::Time};
+use crate::{lock::Time, resp::Writer};
 
 /// What this gate knows of itself when a command comes.
 #[derive(Debug, Clone, Copy)]
