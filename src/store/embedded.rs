@@ -1,1 +1,294 @@
-//! Locks in the memory of this process.
+//! Locks in the memory of this process: the same questions, answered from a map.
+//!
+//! A lock is a token and a deadline. From its deadline on it is gone for every question; the
+//! sweeper, one task with the deadlines in order, removes it then even if nobody ever asks, and
+//! tells the listener. Nothing else is told: whoever changes a lock here is told by its answer.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::{Later, Listener, LockName, Look, Store, task::Task};
+use crate::{
+    clock,
+    lock::{Answer, Deadline, LinkId, Outcome, Question, Time, Token, UserId},
+};
+
+/// The one "connection" to the memory of this process.
+const LINK: LinkId = LinkId(0);
+
+/// How long the sweeper sleeps at most. Its timer stands still while the machine is suspended; the
+/// deadlines do not.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Locks removed under one hold of the mutex.
+const SWEPT_AT_A_TIME: usize = 1_000;
+
+/// Locks in the memory of this process.
+pub struct EmbeddedStore {
+    shelf: Arc<Shelf>,
+    sweeper: Arc<OnceLock<Task>>,
+}
+
+struct Shelf {
+    locks: Mutex<Locks>,
+    listener: OnceLock<Arc<dyn Listener>>,
+    /// A lock expires earlier than those before it.
+    sooner: Notify,
+    /// The gate's time at the start, and the milliseconds since 1970 then.
+    epoch: (Time, u64),
+}
+
+#[derive(Default)]
+struct Locks {
+    held: HashMap<LockName, Held>,
+    deadlines: BTreeSet<(u64, LockName)>,
+}
+
+struct Held {
+    token: Token,
+    deadline: u64,
+}
+
+impl EmbeddedStore {
+    /// A store without locks.
+    pub fn new() -> Self {
+        let since_1970 = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let epoch = (
+            clock::now(),
+            u64::try_from(since_1970.as_millis()).unwrap_or_default(),
+        );
+        let shelf = Shelf {
+            locks: Mutex::default(),
+            listener: OnceLock::new(),
+            sooner: Notify::new(),
+            epoch,
+        };
+        Self {
+            shelf: Arc::new(shelf),
+            sweeper: Arc::new(OnceLock::new()),
+        }
+    }
+
+    /// How many locks are in memory, those that expired and were not swept yet included.
+    pub fn size(&self) -> usize {
+        self.shelf.locks().held.len()
+    }
+}
+
+impl Default for EmbeddedStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        // Called once; a second listener would be a mistake of ours and hears nothing.
+        let _ = self.shelf.listener.set(listener);
+    }
+
+    fn ask(&self, name: &LockName, question: &Question) -> Later<Answer> {
+        let (shelf, sweeper) = (Arc::clone(&self.shelf), Arc::clone(&self.sweeper));
+        let (name, question) = (name.clone(), question.clone());
+        Box::pin(async move {
+            sweeper.get_or_init(|| Task::spawn(sweep(Arc::clone(&shelf))));
+            let outcome = shelf.answer(&name, &question);
+            // As in Redis, a lock that was released is not read again.
+            let read = !matches!(
+                (&question, &outcome),
+                (Question::Release { .. }, Outcome::Free)
+            );
+            Answer {
+                outcome,
+                armed: read.then_some(LINK),
+            }
+        })
+    }
+
+    fn look(&self, name: &LockName, _user: UserId) -> Later<Result<Look, Bytes>> {
+        let now = self.shelf.now();
+        let ttl = self
+            .shelf
+            .locks()
+            .find(name, now)
+            .map(|held| held.deadline - now);
+        let look = match ttl {
+            Some(ttl) => Look {
+                held: true,
+                ttl_ms: i64::try_from(ttl).unwrap_or(i64::MAX),
+            },
+            None => Look {
+                held: false,
+                ttl_ms: -2,
+            },
+        };
+        Box::pin(std::future::ready(Ok(look)))
+    }
+}
+
+impl Shelf {
+    fn locks(&self) -> MutexGuard<'_, Locks> {
+        // Nothing that is done under the lock can panic half way.
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Milliseconds since 1970, by a clock that does not jump.
+    fn now(&self) -> u64 {
+        let (start, start_ms) = self.epoch;
+        start_ms + clock::now().millis_since(start)
+    }
+
+    fn answer(&self, name: &LockName, question: &Question) -> Outcome {
+        let now = self.now();
+        let mut locks = self.locks();
+        let first = locks.first_deadline();
+        let outcome = locks.answer(name, question, now);
+        if locks.first_deadline() < first || first.is_none() {
+            self.sooner.notify_one();
+        }
+        outcome
+    }
+}
+
+impl Locks {
+    fn first_deadline(&self) -> Option<u64> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// The lock, unless it is free or expired.
+    fn find(&self, name: &LockName, now: u64) -> Option<&Held> {
+        self.held.get(name).filter(|held| held.deadline > now)
+    }
+
+    fn answer(&mut self, name: &LockName, question: &Question, now: u64) -> Outcome {
+        let held = self
+            .find(name, now)
+            .map(|held| (&held.token, held.deadline));
+        match (question, held) {
+            (
+                Question::Ask {
+                    token, lease_ms, ..
+                },
+                None,
+            ) => self.set(name, token.clone(), now.saturating_add(*lease_ms)),
+            (
+                Question::Ask {
+                    token, lease_ms, ..
+                }
+                | Question::Extend {
+                    token, lease_ms, ..
+                },
+                Some((holder, before)),
+            ) if holder == token => self.set(
+                name,
+                token.clone(),
+                lease_anew(before, now.saturating_add(*lease_ms)),
+            ),
+            (
+                Question::HandOver {
+                    from,
+                    only_if,
+                    to,
+                    lease_ms,
+                    ..
+                },
+                Some((holder, at)),
+            ) if holder == from && only_if.is_none_or(|only| only.0 == at) => {
+                self.set(name, to.clone(), now.saturating_add(*lease_ms))
+            }
+            (Question::HandOver { to, .. }, Some((holder, at))) if holder == to => {
+                Outcome::Granted {
+                    deadline: Deadline(at),
+                    fresh: false,
+                }
+            }
+            (Question::Release { token, only_if, .. }, Some((holder, at)))
+                if holder == token && only_if.is_none_or(|only| only.0 == at) =>
+            {
+                self.remove(name);
+                Outcome::Free
+            }
+            (Question::Release { .. }, _) => Outcome::Held {
+                holder: None,
+                ttl_ms: None,
+            },
+            (_, Some((holder, at))) => Outcome::Held {
+                holder: Some(holder.clone()),
+                ttl_ms: Some(at - now),
+            },
+            (_, None) => Outcome::Free,
+        }
+    }
+
+    fn set(&mut self, name: &LockName, token: Token, deadline: u64) -> Outcome {
+        self.remove(name);
+        self.held.insert(name.clone(), Held { token, deadline });
+        self.deadlines.insert((deadline, name.clone()));
+        Outcome::Granted {
+            deadline: Deadline(deadline),
+            fresh: true,
+        }
+    }
+
+    fn remove(&mut self, name: &LockName) {
+        if let Some(held) = self.held.remove(name) {
+            self.deadlines.remove(&(held.deadline, name.clone()));
+        }
+    }
+
+    /// Removes some of what expired.
+    fn remove_expired(&mut self, now: u64) -> Vec<LockName> {
+        let mut gone = Vec::new();
+        while gone.len() < SWEPT_AT_A_TIME && self.first_deadline().is_some_and(|at| at <= now) {
+            if let Some((_, name)) = self.deadlines.pop_first() {
+                self.held.remove(&name);
+                gone.push(name);
+            }
+        }
+        gone
+    }
+}
+
+/// When a lease ends that began anew: not within 3 ms of when it would have, so that whoever knew
+/// the old deadline can tell that it is not the one any more. Nor may a third lease in the same
+/// moment end where the first did, so only a lease that is shorter by more than the 100 ms that
+/// this can add up to moves the deadline back.
+fn lease_anew(before: u64, after: u64) -> u64 {
+    let too_close = after < before.saturating_add(3) && after > before.saturating_sub(100);
+    if too_close {
+        before.saturating_add(3)
+    } else {
+        after
+    }
+}
+
+/// Removes what expires, when it expires.
+async fn sweep(shelf: Arc<Shelf>) {
+    loop {
+        let now = shelf.now();
+        let (gone, next) = {
+            let mut locks = shelf.locks();
+            (locks.remove_expired(now), locks.first_deadline())
+        };
+        if let Some(listener) = shelf.listener.get() {
+            gone.iter().for_each(|name| listener.changed(LINK, name));
+        }
+        match next {
+            Some(at) if at <= now => tokio::task::yield_now().await,
+            Some(at) => {
+                let sleep = Duration::from_millis(at - now).min(LONGEST_SLEEP);
+                // Woken early or not: look again.
+                let _ = tokio::time::timeout(sleep, shelf.sooner.notified()).await;
+            }
+            None => shelf.sooner.notified().await,
+        }
+    }
+}

@@ -12,6 +12,7 @@ use crate::lock::{Answer, LinkId, Question, UserId};
 
 pub mod embedded;
 pub mod redis;
+mod task;
 
 /// The name of a lock: the database it is in, and its key there without the configured prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,1 +1,0 @@
-//! Locks in a Redis node.

@@ -1,0 +1,238 @@
+//! A store under test, and everything that it tells.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use lockgate::{
+    lock::{Answer, Deadline, LinkId, Outcome, Question, Token, UserId},
+    store::{
+        Listener, LockName, Look, Store,
+        embedded::EmbeddedStore,
+        redis::{RedisSettings, RedisStore},
+    },
+};
+use tokio::sync::mpsc;
+
+use crate::redis::Server;
+
+/// Long enough for any machine; nothing waits for it to pass.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A lease that does not end within a test.
+pub(crate) const LONG: u64 = 600_000;
+
+const USER: UserId = UserId(0);
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Changed(LinkId, LockName),
+    Deaf(LinkId),
+}
+
+struct Recorder(mpsc::UnboundedSender<Told>);
+
+impl Listener for Recorder {
+    fn changed(&self, link: LinkId, name: &LockName) {
+        let _ = self.0.send(Told::Changed(link, name.clone()));
+    }
+
+    fn deaf(&self, link: LinkId) {
+        let _ = self.0.send(Told::Deaf(link));
+    }
+}
+
+pub(crate) struct Bed {
+    store: Arc<dyn Store>,
+    told: mpsc::UnboundedReceiver<Told>,
+    pub(crate) server: Option<Server>,
+}
+
+impl Bed {
+    fn new(store: impl Store, server: Option<Server>) -> Self {
+        let (sender, told) = mpsc::unbounded_channel();
+        store.listen(Arc::new(Recorder(sender)));
+        Self {
+            store: Arc::new(store),
+            told,
+            server,
+        }
+    }
+
+    pub(crate) fn embedded() -> Self {
+        Self::new(EmbeddedStore::new(), None)
+    }
+
+    pub(crate) fn redis() -> Self {
+        let server = Server::start();
+        let store = RedisStore::new(server.settings());
+        Self::new(store, Some(server))
+    }
+
+    /// A store for a server that is none of the bed's.
+    pub(crate) fn at(settings: RedisSettings) -> Self {
+        Self::new(RedisStore::new(settings), None)
+    }
+
+    /// What the store tells next.
+    pub(crate) async fn told(&mut self) -> Told {
+        tokio::time::timeout(PATIENCE, self.told.recv())
+            .await
+            .expect("the listener is told")
+            .unwrap()
+    }
+
+    /// What the store has told up to now and nobody looked at.
+    pub(crate) fn told_already(&mut self) -> Vec<Told> {
+        std::iter::from_fn(|| self.told.try_recv().ok()).collect()
+    }
+
+    /// Starts a question, and goes on without its answer.
+    pub(crate) fn start(
+        &self,
+        name: &LockName,
+        question: Question,
+    ) -> tokio::task::JoinHandle<Answer> {
+        tokio::spawn(self.store.ask(name, &question))
+    }
+
+    pub(crate) async fn put(&self, name: &LockName, question: Question) -> Answer {
+        let answer = self.store.ask(name, &question);
+        tokio::time::timeout(PATIENCE, answer)
+            .await
+            .expect("the store answers")
+    }
+
+    pub(crate) async fn ask(&self, name: &LockName, token: &str, lease_ms: u64) -> Answer {
+        self.put(name, ask(token, lease_ms)).await
+    }
+
+    /// A lock that is held now: when its lease ends.
+    pub(crate) async fn hold(&self, name: &LockName, token: &str) -> Deadline {
+        granted(&self.ask(name, token, LONG).await)
+    }
+
+    pub(crate) async fn hand_over(&self, name: &LockName, from: &str, to: &str) -> Answer {
+        self.hand_over_if(name, from, None, to).await
+    }
+
+    pub(crate) async fn hand_over_if(
+        &self,
+        name: &LockName,
+        from: &str,
+        only_if: Option<Deadline>,
+        to: &str,
+    ) -> Answer {
+        let question = Question::HandOver {
+            user: USER,
+            from: token(from),
+            only_if,
+            to: token(to),
+            lease_ms: LONG,
+        };
+        self.put(name, question).await
+    }
+
+    pub(crate) async fn release(&self, name: &LockName, token: &str) -> Outcome {
+        self.release_if(name, token, None).await
+    }
+
+    pub(crate) async fn release_if(
+        &self,
+        name: &LockName,
+        holder: &str,
+        only_if: Option<Deadline>,
+    ) -> Outcome {
+        self.put(
+            name,
+            Question::Release {
+                user: USER,
+                token: token(holder),
+                only_if,
+            },
+        )
+        .await
+        .outcome
+    }
+
+    pub(crate) async fn extend(&self, name: &LockName, holder: &str, lease_ms: u64) -> Answer {
+        self.put(
+            name,
+            Question::Extend {
+                user: USER,
+                token: token(holder),
+                lease_ms,
+            },
+        )
+        .await
+    }
+
+    pub(crate) async fn try_look(&self, name: &LockName) -> Result<Look, Bytes> {
+        tokio::time::timeout(PATIENCE, self.store.look(name, USER))
+            .await
+            .expect("the store answers")
+    }
+
+    pub(crate) async fn look(&self, name: &LockName) -> Look {
+        self.try_look(name).await.unwrap()
+    }
+
+    /// Whether somebody holds the lock, by its token: asks with a token that cannot be there.
+    pub(crate) async fn holder(&self, name: &LockName) -> Option<Token> {
+        match self.extend(name, "a token of nobody", 1).await.outcome {
+            Outcome::Held { holder, .. } => holder,
+            Outcome::Free => None,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) fn ask(holder: &str, lease_ms: u64) -> Question {
+    Question::Ask {
+        user: USER,
+        token: token(holder),
+        lease_ms,
+    }
+}
+
+pub(crate) fn token(text: &str) -> Token {
+    Token::new(Bytes::copy_from_slice(text.as_bytes()))
+}
+
+pub(crate) fn lock(key: impl AsRef<[u8]>) -> LockName {
+    lock_in(0, key)
+}
+
+pub(crate) fn lock_in(database: u32, key: impl AsRef<[u8]>) -> LockName {
+    LockName {
+        database,
+        key: Bytes::copy_from_slice(key.as_ref()),
+    }
+}
+
+/// The deadline of a grant that this very question made.
+pub(crate) fn granted(answer: &Answer) -> Deadline {
+    match answer.outcome {
+        Outcome::Granted {
+            deadline,
+            fresh: true,
+        } => deadline,
+        ref other => panic!("not granted anew: {other:?}"),
+    }
+}
+
+pub(crate) fn armed(answer: &Answer) -> LinkId {
+    answer
+        .armed
+        .unwrap_or_else(|| panic!("not armed: {answer:?}"))
+}
+
+/// The holder of a lock that the question found held, and how long its key still lives.
+pub(crate) fn held(answer: &Answer) -> (Token, Option<u64>) {
+    match &answer.outcome {
+        Outcome::Held {
+            holder: Some(holder),
+            ttl_ms,
+        } => (holder.clone(), *ttl_ms),
+        other => panic!("not held: {other:?}"),
+    }
+}

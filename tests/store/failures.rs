@@ -1,0 +1,274 @@
+//! Connections that break, servers that hang, come late or never read.
+
+use std::time::Duration;
+
+use lockgate::{
+    lock::{Answer, Outcome, Question, Token, UserId},
+    store::redis::RedisSettings,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+};
+
+use crate::{
+    bed::{Bed, LONG, PATIENCE, Told, armed, ask, granted, lock, lock_in},
+    redis::{Server, settings},
+};
+
+const UNKNOWN: Answer = Answer {
+    outcome: Outcome::Unknown,
+    armed: None,
+};
+
+fn impatient(settings: RedisSettings) -> RedisSettings {
+    RedisSettings {
+        timeout: Duration::from_millis(200),
+        connect_timeout: Duration::from_millis(200),
+        ..settings
+    }
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_told_and_replaced_by_one_that_tells_again() {
+    let mut bed = Bed::redis();
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    for _ in 0..3 {
+        let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
+        other.kill_others().await;
+        assert_eq!(bed.told().await, Told::Deaf(before));
+        let after = armed(&bed.ask(&lock("a"), "me", LONG).await);
+        assert_ne!(before, after);
+        let () = other.say("DEL a").await;
+        assert_eq!(bed.told().await, Told::Changed(after, lock("a")));
+    }
+}
+
+#[tokio::test]
+async fn what_is_under_way_when_the_connection_breaks_is_unknown() {
+    let mut bed = Bed::redis();
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    // Redis takes the question and does not answer before it is told to.
+    let () = other.say("CLIENT PAUSE 600000 WRITE").await;
+    let asked: Vec<_> = (0..10)
+        .map(|n| bed.start(&lock(format!("{n}")), ask("me", LONG)))
+        .collect();
+    while other.blocked_clients().await == 0 {
+        tokio::task::yield_now().await;
+    }
+    other.kill_others().await;
+    for asked in asked {
+        assert_eq!(asked.await.unwrap(), UNKNOWN);
+    }
+    assert_eq!(bed.told().await, Told::Deaf(link));
+    let () = other.say("CLIENT UNPAUSE").await;
+    let after = armed(&bed.ask(&lock("0"), "me", LONG).await);
+    assert_ne!(link, after);
+}
+
+#[tokio::test]
+async fn the_link_of_another_database_does_not_care() {
+    let mut bed = Bed::redis();
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    let zero = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    let five = armed(&bed.ask(&lock_in(5, "b"), "me", LONG).await);
+    other.kill_one_in(5).await;
+    assert_eq!(bed.told().await, Told::Deaf(five));
+    assert_eq!(armed(&bed.ask(&lock("a"), "me", LONG).await), zero);
+    assert_eq!(bed.told_already(), []);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_makes_the_question_unknown_and_the_link_deaf() {
+    let server = Server::start();
+    let mut bed = Bed::at(impatient(server.settings()));
+    let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    server.freeze();
+    let asked = tokio::time::Instant::now();
+    assert_eq!(bed.ask(&lock("b"), "me", LONG).await, UNKNOWN);
+    assert!(
+        asked.elapsed() >= Duration::from_millis(200),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert_eq!(bed.told().await, Told::Deaf(before));
+    let waiting = bed.start(&lock("c"), ask("me", LONG));
+    assert!(
+        bed.try_look(&lock("a"))
+            .await
+            .unwrap_err()
+            .starts_with(b"UPSTREAM ")
+    );
+    server.thaw();
+    let after = armed(&waiting.await.unwrap());
+    assert_ne!(before, after);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_noticed_though_nobody_has_the_patience_to_wait() {
+    let server = Server::start();
+    let mut bed = Bed::at(impatient(server.settings()));
+    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    server.freeze();
+    let given_up = bed.start(&lock("b"), ask("me", LONG));
+    tokio::task::yield_now().await;
+    given_up.abort();
+    assert_eq!(bed.told().await, Told::Deaf(link));
+    server.thaw();
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_noticed_though_nobody_asks() {
+    let server = Server::start();
+    let settings = RedisSettings {
+        ping: Duration::from_millis(100),
+        ..impatient(server.settings())
+    };
+    let mut bed = Bed::at(settings);
+    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    server.freeze();
+    assert_eq!(bed.told().await, Told::Deaf(link));
+    server.thaw();
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_pinged_and_lives() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let settings = RedisSettings {
+        ping: Duration::from_millis(20),
+        ..server.settings()
+    };
+    let mut bed = Bed::at(settings);
+    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    while !other
+        .say::<String>("INFO commandstats")
+        .await
+        .contains("cmdstat_ping:calls=5")
+    {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(bed.told_already(), []);
+    assert_eq!(armed(&bed.ask(&lock("a"), "me", LONG).await), link);
+}
+
+#[tokio::test]
+async fn a_slow_question_is_no_hang_while_others_are_answered() {
+    let server = Server::start();
+    let bed = Bed::at(impatient(server.settings()));
+    let started = tokio::time::Instant::now();
+    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    while started.elapsed() < Duration::from_secs(1) {
+        assert_eq!(bed.ask(&lock("a"), "me", LONG).await.armed, Some(link));
+    }
+}
+
+#[tokio::test]
+async fn a_question_waits_for_a_server_that_comes_later() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = nobody.local_addr().unwrap().port();
+    let bed = Bed::at(settings(port));
+    let asked: Vec<_> = (0..10)
+        .map(|n| bed.start(&lock(format!("{n}")), ask("me", LONG)))
+        .collect();
+    // One attempt is in vain for certain.
+    drop(nobody.accept().await.unwrap());
+    drop(nobody);
+    let _server = tokio::task::spawn_blocking(move || Server::start_on(port))
+        .await
+        .unwrap();
+    for asked in asked {
+        granted(&asked.await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_is_found_again() {
+    let server = Server::start();
+    let port = server.port();
+    let mut bed = Bed::at(settings(port));
+    let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    drop(server);
+    assert_eq!(bed.told().await, Told::Deaf(before));
+    let asked = bed.start(&lock("a"), ask("you", LONG));
+    let _server = tokio::task::spawn_blocking(move || Server::start_on(port))
+        .await
+        .unwrap();
+    granted(&asked.await.unwrap());
+}
+
+/// What was not sent when the store gave up must never arrive: closing throws it away. (What
+/// arrived already cannot be called back.)
+#[tokio::test]
+async fn what_was_given_up_on_is_not_sent_later() {
+    const MUCH: usize = 32 * 1024 * 1024;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (gave_up, may_read) = oneshot::channel();
+    let upstream = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        greet(&mut stream).await;
+        // Reads no more, as a network that loses its packets, until the store gave up.
+        may_read.await.unwrap();
+        let (mut received, mut buffer) = (0, vec![0; 1 << 20]);
+        loop {
+            match stream.read(&mut buffer).await {
+                Ok(0) => return (received, None),
+                Ok(bytes) => received += bytes,
+                Err(error) => return (received, Some(error.kind())),
+            }
+        }
+    });
+    let bed = Bed::at(impatient(settings(port)));
+    let token = Token::new(vec![b'x'; MUCH]);
+    let question = Question::Ask {
+        user: UserId(0),
+        token,
+        lease_ms: LONG,
+    };
+    assert_eq!(bed.put(&lock("a"), question).await, UNKNOWN);
+    gave_up.send(()).unwrap();
+    let (received, error) = tokio::time::timeout(PATIENCE, upstream)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(received < MUCH);
+    assert_eq!(
+        error,
+        Some(std::io::ErrorKind::ConnectionReset),
+        "the connection was closed in order"
+    );
+}
+
+/// Answers the first words as Redis does.
+async fn greet(stream: &mut TcpStream) {
+    let mut heard = Vec::new();
+    for (word, answer) in [("HELLO", "%1\r\n+proto\r\n:3\r\n"), ("TRACKING", "+OK\r\n")] {
+        while !String::from_utf8_lossy(&heard).contains(word) {
+            assert!(stream.read_buf(&mut heard).await.unwrap() > 0);
+        }
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+}
+
+/// A server that speaks nonsense is left, not believed.
+#[tokio::test]
+async fn an_answer_that_is_not_redis_breaks_the_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            greet(&mut stream).await;
+            let mut buffer = [0; 1024];
+            let _ = stream.read(&mut buffer).await;
+            let _ = stream.write_all(b"!nonsense\r\n").await;
+            // Stays open until the store leaves.
+            let _ = stream.read(&mut buffer).await;
+        }
+    });
+    let mut bed = Bed::at(settings(port));
+    assert_eq!(bed.ask(&lock("a"), "me", LONG).await, UNKNOWN);
+    assert!(matches!(bed.told().await, Told::Deaf(_)));
+}

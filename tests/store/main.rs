@@ -1,0 +1,12 @@
+//! The stores, by what they promise the queue: the same questions to Redis and to memory, then what
+//! only Redis can do: push, break, hang, refuse.
+
+// Tests may panic; clippy knows that of test functions, not of their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod bed;
+mod failures;
+mod pushes;
+mod questions;
+mod redis;
+mod refusals;

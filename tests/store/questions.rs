@@ -1,0 +1,330 @@
+//! Every question in every situation, put to both stores: what Redis promises, memory keeps too.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lockgate::lock::{Deadline, Outcome, Question, Token, UserId};
+
+use crate::bed::{Bed, LONG, Told, armed, ask, granted, held, lock, lock_in, token};
+
+const NOT_RELEASED: Outcome = Outcome::Held {
+    holder: None,
+    ttl_ms: None,
+};
+
+fn unix_ms() -> u64 {
+    u64::try_from(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_millis(),
+    )
+    .unwrap()
+}
+
+/// A lease of so many milliseconds that began just now ends about then.
+fn assert_ends_after(deadline: Deadline, lease_ms: u64) {
+    let from_now = deadline.0.saturating_sub(unix_ms());
+    assert!(
+        (lease_ms.saturating_sub(10_000)..=lease_ms + 50).contains(&from_now),
+        "{from_now} instead of {lease_ms}"
+    );
+}
+
+macro_rules! in_both_stores {
+    ($($name:ident),* $(,)?) => {
+        mod in_redis {
+            $(#[tokio::test] async fn $name() { super::$name(crate::bed::Bed::redis()).await; })*
+        }
+        mod in_memory {
+            $(#[tokio::test] async fn $name() { super::$name(crate::bed::Bed::embedded()).await; })*
+        }
+    };
+}
+
+in_both_stores!(
+    a_free_lock_is_granted_until_its_deadline,
+    a_held_lock_is_not_granted_and_says_who_holds_it_and_for_how_long,
+    asking_again_begins_the_lease_anew,
+    asking_again_moves_the_deadline_by_3_ms_even_within_the_same_millisecond,
+    asking_again_with_a_shorter_lease_shortens_it,
+    a_handover_passes_the_lock_on,
+    a_handover_sent_twice_finds_itself_done,
+    a_handover_by_somebody_else_changes_nothing,
+    a_handover_of_a_free_lock_finds_it_free,
+    a_guarded_handover_needs_the_very_deadline,
+    a_release_frees_the_lock,
+    a_release_by_somebody_else_changes_nothing,
+    a_release_of_a_free_lock_is_not_done,
+    a_guarded_release_needs_the_very_deadline,
+    a_guard_knows_a_lease_that_began_anew,
+    extending_begins_the_lease_anew,
+    extending_moves_the_deadline_by_3_ms_even_within_the_same_millisecond,
+    extending_never_acquires,
+    an_expired_lock_is_free_to_every_question,
+    an_expiry_is_told,
+    keys_and_tokens_are_any_bytes,
+    looking_changes_nothing,
+    databases_are_apart,
+    the_answer_says_whether_changes_will_be_told,
+);
+
+async fn a_free_lock_is_granted_until_its_deadline(bed: Bed) {
+    let answer = bed.ask(&lock("a"), "me", 30_000).await;
+    assert_ends_after(granted(&answer), 30_000);
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("me")));
+}
+
+async fn a_held_lock_is_not_granted_and_says_who_holds_it_and_for_how_long(bed: Bed) {
+    bed.ask(&lock("a"), "somebody", 30_000).await;
+    let (holder, ttl_ms) = held(&bed.ask(&lock("a"), "me", LONG).await);
+    assert_eq!(holder, token("somebody"));
+    assert!((20_000..=30_000).contains(&ttl_ms.unwrap()), "{ttl_ms:?}");
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("somebody")));
+}
+
+async fn asking_again_begins_the_lease_anew(bed: Bed) {
+    let first = granted(&bed.ask(&lock("a"), "me", 30_000).await);
+    let second = granted(&bed.ask(&lock("a"), "me", 90_000).await);
+    assert_ends_after(first, 30_000);
+    assert_ends_after(second, 90_000);
+    assert!(bed.look(&lock("a")).await.ttl_ms > 80_000);
+}
+
+async fn asking_again_moves_the_deadline_by_3_ms_even_within_the_same_millisecond(bed: Bed) {
+    let mut before = bed.hold(&lock("a"), "me").await;
+    for _ in 0..20 {
+        let after = bed.hold(&lock("a"), "me").await;
+        assert!(after.0 >= before.0 + 3, "{before:?} {after:?}");
+        before = after;
+    }
+}
+
+async fn asking_again_with_a_shorter_lease_shortens_it(bed: Bed) {
+    bed.ask(&lock("a"), "me", 90_000).await;
+    assert_ends_after(granted(&bed.ask(&lock("a"), "me", 30_000).await), 30_000);
+    assert!(bed.look(&lock("a")).await.ttl_ms <= 30_000);
+}
+
+async fn a_handover_passes_the_lock_on(bed: Bed) {
+    bed.ask(&lock("a"), "me", 30_000).await;
+    assert_ends_after(granted(&bed.hand_over(&lock("a"), "me", "you").await), LONG);
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("you")));
+}
+
+async fn a_handover_sent_twice_finds_itself_done(bed: Bed) {
+    bed.hold(&lock("a"), "me").await;
+    let deadline = granted(&bed.hand_over(&lock("a"), "me", "you").await);
+    let again = bed.hand_over(&lock("a"), "me", "you").await;
+    assert_eq!(
+        again.outcome,
+        Outcome::Granted {
+            deadline,
+            fresh: false
+        }
+    );
+}
+
+async fn a_handover_by_somebody_else_changes_nothing(bed: Bed) {
+    bed.ask(&lock("a"), "owner", 30_000).await;
+    let (holder, ttl_ms) = held(&bed.hand_over(&lock("a"), "me", "you").await);
+    assert_eq!(holder, token("owner"));
+    assert!((20_000..=30_000).contains(&ttl_ms.unwrap()), "{ttl_ms:?}");
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("owner")));
+}
+
+async fn a_handover_of_a_free_lock_finds_it_free(bed: Bed) {
+    assert_eq!(
+        bed.hand_over(&lock("a"), "me", "you").await.outcome,
+        Outcome::Free
+    );
+    assert!(!bed.look(&lock("a")).await.held);
+}
+
+async fn a_guarded_handover_needs_the_very_deadline(bed: Bed) {
+    let at = bed.hold(&lock("a"), "me").await;
+    for wrong in [at.0 - 3, at.0 + 3] {
+        let answer = bed
+            .hand_over_if(&lock("a"), "me", Some(Deadline(wrong)), "you")
+            .await;
+        assert_eq!(held(&answer).0, token("me"));
+    }
+    granted(&bed.hand_over_if(&lock("a"), "me", Some(at), "you").await);
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("you")));
+}
+
+async fn a_release_frees_the_lock(bed: Bed) {
+    bed.hold(&lock("a"), "me").await;
+    assert_eq!(bed.release(&lock("a"), "me").await, Outcome::Free);
+    assert!(!bed.look(&lock("a")).await.held);
+    bed.hold(&lock("a"), "you").await;
+}
+
+async fn a_release_by_somebody_else_changes_nothing(bed: Bed) {
+    bed.hold(&lock("a"), "owner").await;
+    assert_eq!(bed.release(&lock("a"), "me").await, NOT_RELEASED);
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("owner")));
+}
+
+async fn a_release_of_a_free_lock_is_not_done(bed: Bed) {
+    assert_eq!(bed.release(&lock("a"), "me").await, NOT_RELEASED);
+}
+
+async fn a_guarded_release_needs_the_very_deadline(bed: Bed) {
+    let at = bed.hold(&lock("a"), "me").await;
+    for wrong in [at.0 - 3, at.0 + 3] {
+        assert_eq!(
+            bed.release_if(&lock("a"), "me", Some(Deadline(wrong)))
+                .await,
+            NOT_RELEASED
+        );
+    }
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("me")));
+    assert_eq!(
+        bed.release_if(&lock("a"), "me", Some(at)).await,
+        Outcome::Free
+    );
+    assert!(!bed.look(&lock("a")).await.held);
+}
+
+/// The owner retried at another gate and was granted again: the first gate must not take that back.
+async fn a_guard_knows_a_lease_that_began_anew(bed: Bed) {
+    let first = bed.hold(&lock("a"), "me").await;
+    let second = bed.hold(&lock("a"), "me").await;
+    assert_eq!(
+        bed.release_if(&lock("a"), "me", Some(first)).await,
+        NOT_RELEASED
+    );
+    assert_eq!(
+        held(&bed.hand_over_if(&lock("a"), "me", Some(first), "you").await).0,
+        token("me")
+    );
+    assert_eq!(
+        bed.release_if(&lock("a"), "me", Some(second)).await,
+        Outcome::Free
+    );
+}
+
+async fn extending_begins_the_lease_anew(bed: Bed) {
+    bed.ask(&lock("a"), "me", 30_000).await;
+    assert_ends_after(granted(&bed.extend(&lock("a"), "me", 90_000).await), 90_000);
+    assert!(bed.look(&lock("a")).await.ttl_ms > 80_000);
+    assert_ends_after(granted(&bed.extend(&lock("a"), "me", 30_000).await), 30_000);
+    assert!(bed.look(&lock("a")).await.ttl_ms <= 30_000);
+}
+
+async fn extending_moves_the_deadline_by_3_ms_even_within_the_same_millisecond(bed: Bed) {
+    let mut before = bed.hold(&lock("a"), "me").await;
+    for _ in 0..20 {
+        let after = granted(&bed.extend(&lock("a"), "me", LONG).await);
+        assert!(after.0 >= before.0 + 3, "{before:?} {after:?}");
+        before = after;
+    }
+}
+
+async fn extending_never_acquires(bed: Bed) {
+    assert_eq!(
+        bed.extend(&lock("a"), "me", LONG).await.outcome,
+        Outcome::Free
+    );
+    assert!(!bed.look(&lock("a")).await.held);
+    bed.ask(&lock("a"), "owner", 30_000).await;
+    let (holder, ttl_ms) = held(&bed.extend(&lock("a"), "me", LONG).await);
+    assert_eq!(holder, token("owner"));
+    assert!((20_000..=30_000).contains(&ttl_ms.unwrap()), "{ttl_ms:?}");
+}
+
+async fn an_expired_lock_is_free_to_every_question(mut bed: Bed) {
+    for name in ["asked", "handed over", "released", "extended", "looked at"] {
+        let link = armed(&bed.ask(&lock(name), "me", 1).await);
+        assert_eq!(bed.told().await, Told::Changed(link, lock(name)));
+    }
+    bed.hold(&lock("asked"), "you").await;
+    assert_eq!(
+        bed.hand_over(&lock("handed over"), "me", "you")
+            .await
+            .outcome,
+        Outcome::Free
+    );
+    assert_eq!(bed.release(&lock("released"), "me").await, NOT_RELEASED);
+    assert_eq!(
+        bed.extend(&lock("extended"), "me", LONG).await.outcome,
+        Outcome::Free
+    );
+    assert!(!bed.look(&lock("looked at")).await.held);
+}
+
+async fn an_expiry_is_told(mut bed: Bed) {
+    let later = armed(&bed.ask(&lock("later"), "me", 120).await);
+    let sooner = armed(&bed.ask(&lock("sooner"), "me", 10).await);
+    bed.hold(&lock("not at all"), "me").await;
+    assert_eq!(bed.told().await, Told::Changed(sooner, lock("sooner")));
+    assert_eq!(bed.told().await, Told::Changed(later, lock("later")));
+    assert!(bed.look(&lock("not at all")).await.held);
+}
+
+async fn keys_and_tokens_are_any_bytes(bed: Bed) {
+    let name = lock(b"\0 \r\n\xff\"{}*");
+    let bytes = Token::new(&b"\r\n$-1\r\n\0\xfe"[..]);
+    let user = UserId(0);
+    let mine = Question::Ask {
+        user,
+        token: bytes.clone(),
+        lease_ms: LONG,
+    };
+    granted(&bed.put(&name, mine).await);
+    assert_eq!(held(&bed.ask(&name, "me", LONG).await).0, bytes);
+    let release = Question::Release {
+        user,
+        token: bytes,
+        only_if: None,
+    };
+    assert_eq!(bed.put(&name, release).await.outcome, Outcome::Free);
+}
+
+async fn looking_changes_nothing(bed: Bed) {
+    let free = bed.look(&lock("a")).await;
+    assert_eq!((free.held, free.ttl_ms), (false, -2));
+    let at = granted(&bed.ask(&lock("a"), "me", 30_000).await);
+    let look = bed.look(&lock("a")).await;
+    assert!(
+        look.held && (20_000..=30_000).contains(&look.ttl_ms),
+        "{look:?}"
+    );
+    assert_eq!(
+        bed.release_if(&lock("a"), "me", Some(at)).await,
+        Outcome::Free
+    );
+}
+
+async fn databases_are_apart(bed: Bed) {
+    bed.hold(&lock_in(0, "a"), "zero").await;
+    bed.hold(&lock_in(5, "a"), "five").await;
+    assert_eq!(bed.holder(&lock_in(0, "a")).await, Some(token("zero")));
+    assert_eq!(bed.release(&lock_in(5, "a"), "five").await, Outcome::Free);
+    assert!(bed.look(&lock_in(0, "a")).await.held);
+}
+
+/// Whatever leaves a lock that somebody may wait for reads it last. A release leaves none.
+async fn the_answer_says_whether_changes_will_be_told(bed: Bed) {
+    let release = Question::Release {
+        user: UserId(0),
+        token: token("me"),
+        only_if: None,
+    };
+    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    for answer in [
+        bed.ask(&lock("a"), "you", LONG).await,
+        bed.ask(&lock("a"), "me", LONG).await,
+        bed.extend(&lock("a"), "me", LONG).await,
+        bed.extend(&lock("a"), "you", LONG).await,
+        bed.hand_over(&lock("a"), "me", "you").await,
+        bed.hand_over(&lock("a"), "me", "you").await,
+        bed.hand_over(&lock("a"), "you", "me").await,
+        bed.extend(&lock("free"), "me", LONG).await,
+        bed.hand_over(&lock("free"), "me", "you").await,
+    ] {
+        assert_eq!(answer.armed, Some(link), "{answer:?}");
+    }
+    assert_eq!(bed.put(&lock("a"), release).await.armed, None);
+    assert_eq!(bed.put(&lock("a"), ask("me", LONG)).await.armed, Some(link));
+}

@@ -1,0 +1,201 @@
+//! A redis-server of one's own, on a free port, without persistence; gone with its value.
+
+use std::{
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use lockgate::store::redis::RedisSettings;
+use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
+
+pub(crate) struct Server {
+    port: u16,
+    child: Child,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more arguments, as `&["--rename-command", "HELLO", ""]`.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        // Somebody else may take the port between the look and the start.
+        (0..20)
+            .find_map(|_| Self::try_start(free_port(), arguments))
+            .expect("redis-server starts")
+    }
+
+    pub(crate) fn start_on(port: u16) -> Self {
+        Self::try_start(port, &[]).expect("redis-server starts on that port")
+    }
+
+    fn try_start(port: u16, arguments: &[&str]) -> Option<Self> {
+        let mut child = Command::new("redis-server")
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
+            .args(["--daemonize", "no", "--loglevel", "notice", "--dir", "/tmp"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        let mut log = BufReader::new(child.stdout.take()?).lines();
+        let ready = log
+            .by_ref()
+            .map_while(Result::ok)
+            .any(|line| line.contains("Ready to accept connections"));
+        if !ready {
+            let _ = child.wait();
+            return None;
+        }
+        // Or it would block once the pipe is full.
+        std::thread::spawn(move || log.for_each(drop));
+        Some(Self { port, child })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How the store under test finds it. The ping is left out by making it rare.
+    pub(crate) fn settings(&self) -> RedisSettings {
+        settings(self.port)
+    }
+
+    /// Another client, that knows nothing of gates.
+    pub(crate) async fn client(&self) -> Client {
+        self.client_in(0).await
+    }
+
+    pub(crate) async fn client_in(&self, database: u32) -> Client {
+        let client =
+            redis::Client::open(format!("redis://127.0.0.1:{}/{database}", self.port)).unwrap();
+        let config =
+            redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
+        Client(
+            client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .unwrap(),
+        )
+    }
+
+    /// Stops the process where it stands, as a machine that hangs does.
+    pub(crate) fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let done = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+pub(crate) fn settings(port: u16) -> RedisSettings {
+    RedisSettings {
+        timeout: Duration::from_secs(5),
+        ping: Duration::from_secs(600),
+        ..RedisSettings::from_url(&format!("redis://127.0.0.1:{port}")).unwrap()
+    }
+}
+
+pub(crate) struct Client(MultiplexedConnection);
+
+impl Client {
+    /// Sends a command given as words.
+    pub(crate) async fn say<T: FromRedisValue>(&mut self, words: &str) -> T {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        redis::cmd(words[0])
+            .arg(&words[1..])
+            .query_async(&mut self.0)
+            .await
+            .unwrap()
+    }
+
+    /// Sends a command with arguments of any bytes.
+    pub(crate) async fn say_bytes<T: FromRedisValue>(
+        &mut self,
+        name: &str,
+        arguments: &[&[u8]],
+    ) -> T {
+        redis::cmd(name)
+            .arg(arguments)
+            .query_async(&mut self.0)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn try_say_bytes(
+        &mut self,
+        name: &str,
+        arguments: &[&[u8]],
+    ) -> RedisResult<Value> {
+        redis::cmd(name)
+            .arg(arguments)
+            .query_async(&mut self.0)
+            .await
+    }
+
+    /// Closes every connection but this one, as a network that breaks does.
+    pub(crate) async fn kill_others(&mut self) {
+        let () = self.say("CLIENT KILL TYPE normal SKIPME yes").await;
+    }
+
+    /// Closes the connections of one database.
+    pub(crate) async fn kill_one_in(&mut self, database: u32) {
+        let list: String = self.say("CLIENT LIST").await;
+        let there = format!(" db={database} ");
+        let client = list
+            .lines()
+            .find(|line| line.contains(&there))
+            .expect("somebody is there");
+        let id = client
+            .strip_prefix("id=")
+            .and_then(|rest| rest.split(' ').next())
+            .unwrap();
+        let () = self.say(&format!("CLIENT KILL ID {id}")).await;
+    }
+
+    /// Clients that wait for Redis, by its own count.
+    pub(crate) async fn blocked_clients(&mut self) -> u64 {
+        let info: String = self.say("INFO clients").await;
+        let count = info
+            .lines()
+            .find_map(|line| line.strip_prefix("blocked_clients:"))
+            .unwrap();
+        count.trim().parse().unwrap()
+    }
+}

@@ -1,0 +1,326 @@
+//! What Redis refuses, in its own words; and servers that can do less.
+
+use std::time::Duration;
+
+use lockgate::{
+    lock::{Answer, Deadline, Outcome},
+    store::redis::RedisSettings,
+};
+
+use crate::{
+    bed::{Bed, LONG, Told, ask, granted, held, lock, lock_in, token},
+    redis::Server,
+};
+
+fn refused(answer: &Answer) -> &str {
+    assert_eq!(answer.armed, None);
+    match &answer.outcome {
+        Outcome::Refused(text) => std::str::from_utf8(text).unwrap(),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn not_now(answer: &Answer) -> &str {
+    match &answer.outcome {
+        Outcome::NotNow(text) => std::str::from_utf8(text).unwrap(),
+        other => panic!("not put off: {other:?}"),
+    }
+}
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+#[tokio::test]
+async fn a_key_that_is_no_string_is_refused_in_the_words_of_redis() {
+    let bed = Bed::redis();
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    let () = other.say("LPUSH list x").await;
+    let name = lock("list");
+    assert_eq!(refused(&bed.ask(&name, "me", LONG).await), WRONG_TYPE);
+    assert_eq!(
+        refused(&bed.hand_over(&name, "me", "you").await),
+        WRONG_TYPE
+    );
+    assert_eq!(refused(&bed.extend(&name, "me", LONG).await), WRONG_TYPE);
+    assert_eq!(
+        bed.release(&name, "me").await,
+        Outcome::Refused(WRONG_TYPE.into())
+    );
+    assert_eq!(other.say::<String>("LPOP list").await, "x");
+}
+
+#[tokio::test]
+async fn without_memory_nothing_is_granted_but_an_owner_keeps_its_lock() {
+    let bed = Bed::redis();
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    bed.hold(&lock("a"), "me").await;
+    let () = other.say("CONFIG SET maxmemory 1").await;
+    let words = "OOM command not allowed when used memory > 'maxmemory'.";
+    assert_eq!(refused(&bed.ask(&lock("b"), "me", LONG).await), words);
+    assert_eq!(
+        refused(&bed.hand_over(&lock("a"), "me", "you").await),
+        words
+    );
+    granted(&bed.ask(&lock("a"), "me", LONG).await);
+    granted(&bed.extend(&lock("a"), "me", LONG).await);
+    assert_eq!(held(&bed.ask(&lock("a"), "you", LONG).await).0, token("me"));
+    assert_eq!(bed.release(&lock("a"), "me").await, Outcome::Free);
+}
+
+#[tokio::test]
+async fn a_lease_that_redis_does_not_take_is_refused() {
+    let bed = Bed::redis();
+    let answer = bed.ask(&lock("a"), "me", u64::MAX).await;
+    assert!(refused(&answer).starts_with("ERR "), "{answer:?}");
+    assert!(!bed.look(&lock("a")).await.held);
+}
+
+#[tokio::test]
+async fn a_lock_without_expiry_is_held_for_ever() {
+    let bed = Bed::redis();
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    let () = other.say("SET a theirs").await;
+    assert_eq!(
+        held(&bed.ask(&lock("a"), "me", LONG).await),
+        (token("theirs"), None)
+    );
+    let look = bed.look(&lock("a")).await;
+    assert_eq!((look.held, look.ttl_ms), (true, -1));
+    // And what holds no deadline is not what any gate granted.
+    let guarded = bed
+        .release_if(&lock("a"), "theirs", Some(Deadline(u64::MAX)))
+        .await;
+    assert!(matches!(guarded, Outcome::Held { .. }));
+}
+
+#[tokio::test]
+async fn a_replica_is_left_for_whatever_the_address_leads_to_then() {
+    let mut bed = Bed::redis();
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    let before = bed.ask(&lock("theirs"), "them", LONG).await.armed.unwrap();
+    // Nothing listens there, so it keeps its data and cannot write.
+    let () = other.say("REPLICAOF 127.0.0.1 1").await;
+    // What it holds may be old: not even "held" is said.
+    let (words, name) = (
+        "READONLY You can't write against a read only replica.",
+        lock("theirs"),
+    );
+    assert_eq!(not_now(&bed.ask(&name, "me", LONG).await), words);
+    assert_eq!(bed.told().await, Told::Deaf(before));
+    let () = other.say("REPLICAOF NO ONE").await;
+    let after = bed.ask(&name, "me", LONG).await.armed.unwrap();
+    assert_ne!(before, after);
+}
+
+#[tokio::test]
+async fn a_busy_server_puts_off() {
+    let server = Server::start_with(&["--busy-reply-threshold", "1"]);
+    let mut other = server.client().await;
+    let mut killer = server.client().await;
+    let bed = Bed::at(server.settings());
+    bed.hold(&lock("a"), "me").await;
+    let script = tokio::spawn(async move {
+        let (text, keys): (&[u8], &[u8]) = (b"while true do end", b"0");
+        other.try_say_bytes("EVAL", &[text, keys]).await
+    });
+    // Only once the script runs is anybody refused.
+    loop {
+        let answer = bed.ask(&lock("b"), "me", LONG).await;
+        if let Outcome::NotNow(text) = &answer.outcome {
+            assert!(text.starts_with(b"BUSY "), "{answer:?}");
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let () = killer.say("SCRIPT KILL").await;
+    assert!(script.await.unwrap().is_err());
+    bed.hold(&lock("c"), "me").await;
+}
+
+#[tokio::test]
+async fn scripts_that_redis_forgot_are_sent_again() {
+    let bed = Bed::redis();
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    for turn in 0..2 {
+        let name = lock(format!("{turn}"));
+        bed.hold(&name, "me").await;
+        granted(&bed.extend(&name, "me", LONG).await);
+        granted(&bed.hand_over(&name, "me", "you").await);
+        assert_eq!(bed.release(&name, "you").await, Outcome::Free);
+        let () = other.say("SCRIPT FLUSH").await;
+    }
+}
+
+#[tokio::test]
+async fn a_password_opens_and_a_wrong_one_is_told_to_whoever_asks() {
+    let server = Server::start_with(&["--requirepass", "open sesame"]);
+    let right = RedisSettings {
+        password: Some("open sesame".into()),
+        ..server.settings()
+    };
+    Bed::at(right.clone()).hold(&lock("a"), "me").await;
+
+    let bed = Bed::at(RedisSettings {
+        password: Some("sesame".into()),
+        ..right
+    });
+    for _ in 0..3 {
+        let text = "WRONGPASS invalid username-password pair or user is disabled.";
+        assert_eq!(refused(&bed.ask(&lock("b"), "me", LONG).await), text);
+        assert_eq!(bed.try_look(&lock("b")).await.unwrap_err(), text);
+    }
+    let bed = Bed::at(server.settings());
+    assert!(refused(&bed.ask(&lock("b"), "me", LONG).await).starts_with("NOAUTH "));
+}
+
+#[tokio::test]
+async fn a_password_that_becomes_right_opens() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let () = other.say("ACL SETUSER ann on >old ~* &* +@all").await;
+    let settings = RedisSettings {
+        username: Some("ann".into()),
+        password: Some("new".into()),
+        ..server.settings()
+    };
+    let bed = Bed::at(settings);
+    assert!(refused(&bed.ask(&lock("a"), "me", LONG).await).starts_with("WRONGPASS "));
+    let () = other.say("ACL SETUSER ann >new").await;
+    bed.hold(&lock("a"), "me").await;
+}
+
+#[tokio::test]
+async fn what_the_user_may_not_is_refused_in_the_words_of_redis() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let () = other.say("ACL SETUSER ann on >pw ~mine:* &* +@all").await;
+    let settings = RedisSettings {
+        username: Some("ann".into()),
+        password: Some("pw".into()),
+        ..server.settings()
+    };
+    let bed = Bed::at(settings);
+    bed.hold(&lock("mine:a"), "me").await;
+    assert!(refused(&bed.ask(&lock("other"), "me", LONG).await).starts_with("NOPERM "));
+    assert!(!other.say::<bool>("EXISTS other").await);
+}
+
+#[tokio::test]
+async fn a_database_that_redis_does_not_have_is_refused_in_its_words() {
+    let bed = Bed::redis();
+    let answer = bed.ask(&lock_in(99, "a"), "me", LONG).await;
+    assert_eq!(refused(&answer), "ERR DB index is out of range");
+    bed.hold(&lock("a"), "me").await;
+}
+
+#[tokio::test]
+async fn while_redis_takes_no_more_clients_the_question_waits() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let () = other.say("CONFIG SET maxclients 1").await;
+    let bed = Bed::at(RedisSettings {
+        timeout: Duration::from_millis(300),
+        ..server.settings()
+    });
+    let asked = bed.start(&lock("a"), ask("me", LONG));
+    // Refused connections show that it was tried.
+    let rejected = |info: String| {
+        info.lines()
+            .any(|line| line.starts_with("rejected_connections:") && !line.ends_with(":0"))
+    };
+    while !rejected(other.say("INFO stats").await) {
+        tokio::task::yield_now().await;
+    }
+    assert!(!asked.is_finished());
+    assert!(
+        bed.try_look(&lock("a"))
+            .await
+            .unwrap_err()
+            .starts_with(b"UPSTREAM ")
+    );
+    let () = other.say("CONFIG SET maxclients 100").await;
+    granted(&asked.await.unwrap());
+}
+
+/// Everything works, but nothing is told.
+async fn assert_mute_but_well(bed: &mut Bed, server: &Server) {
+    let mut other = server.client().await;
+    let answer = bed.ask(&lock("a"), "me", LONG).await;
+    granted(&answer);
+    assert_eq!(answer.armed, None);
+    assert_eq!(bed.ask(&lock("a"), "you", LONG).await.armed, None);
+    granted(&bed.hand_over(&lock("a"), "me", "you").await);
+    assert_eq!(bed.release(&lock("a"), "you").await, Outcome::Free);
+    bed.hold(&lock_in(3, "a"), "me").await;
+    assert!(!bed.look(&lock("a")).await.held);
+    let () = other.say("FLUSHALL").await;
+    assert!(!bed.look(&lock_in(3, "a")).await.held);
+    assert_eq!(bed.told_already(), []);
+}
+
+#[tokio::test]
+async fn a_server_without_resp3_is_served_without_pushes() {
+    let server = Server::start_with(&["--rename-command", "HELLO", ""]);
+    assert_mute_but_well(&mut Bed::at(server.settings()), &server).await;
+}
+
+#[tokio::test]
+async fn a_server_without_tracking_is_served_without_pushes() {
+    let server = Server::start_with(&["--rename-command", "CLIENT", ""]);
+    assert_mute_but_well(&mut Bed::at(server.settings()), &server).await;
+}
+
+#[tokio::test]
+async fn a_server_without_resp3_is_told_the_password_all_the_same() {
+    let server = Server::start_with(&["--rename-command", "HELLO", "", "--requirepass", "pw"]);
+    let right = RedisSettings {
+        password: Some("pw".into()),
+        ..server.settings()
+    };
+    Bed::at(right.clone()).hold(&lock("a"), "me").await;
+    let named = RedisSettings {
+        username: Some("default".into()),
+        ..right.clone()
+    };
+    Bed::at(named).hold(&lock("b"), "me").await;
+    let bed = Bed::at(RedisSettings {
+        password: Some("no".into()),
+        ..right
+    });
+    assert!(refused(&bed.ask(&lock("c"), "me", LONG).await).starts_with("WRONGPASS "));
+}
+
+/// Redis before 7 has no `PEXPIRETIME`.
+#[tokio::test]
+async fn an_older_server_knows_deadlines_too() {
+    let server = Server::start_with(&["--rename-command", "PEXPIRETIME", ""]);
+    let mut bed = Bed::at(server.settings());
+    let mut before = bed.hold(&lock("a"), "me").await;
+    for _ in 0..20 {
+        let after = bed.hold(&lock("a"), "me").await;
+        assert!(after.0 >= before.0 + 3, "{before:?} {after:?}");
+        assert!(matches!(
+            bed.release_if(&lock("a"), "me", Some(before)).await,
+            Outcome::Held { .. }
+        ));
+        before = after;
+    }
+    let at = granted(
+        &bed.hand_over_if(&lock("a"), "me", Some(before), "you")
+            .await,
+    );
+    let answer = bed.hand_over(&lock("a"), "me", "you").await;
+    let Outcome::Granted {
+        deadline,
+        fresh: false,
+    } = answer.outcome
+    else {
+        panic!("{answer:?}")
+    };
+    assert!(deadline.0.abs_diff(at.0) <= 1, "{deadline:?} {at:?}");
+    let mut other = server.client().await;
+    let () = other.say("PEXPIRE a 600000").await;
+    assert_eq!(
+        bed.told().await,
+        Told::Changed(answer.armed.unwrap(), lock("a"))
+    );
+}
