@@ -13,7 +13,9 @@ use crate::lock::Refusal;
 #[derive(Debug, Error)]
 pub enum Error {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; `listen` must be a free address of this machine")]
+    #[error(
+        "cannot listen on {address}: {source}; `listen` must be a free address of this machine"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,

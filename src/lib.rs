@@ -32,7 +32,10 @@ pub mod resp;
 pub mod server;
 pub mod store;
 
-use std::{future::Future, sync::{Arc, atomic::AtomicUsize}};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use tokio::net::TcpListener;
 use tracing::info;
@@ -42,7 +45,11 @@ use config::{Config, Upstream};
 use error::Error;
 use gate::Gate;
 use lock::UserId;
-use store::{Store, embedded::EmbeddedStore, redis::{RedisSettings, RedisStore}};
+use store::{
+    Store,
+    embedded::EmbeddedStore,
+    redis::{RedisSettings, RedisStore},
+};
 
 /// Runs the gate until `shutdown` completes and its clients are done. Logs `listening` with the
 /// address once clients can connect; a Redis that is not there yet is no reason to fail.

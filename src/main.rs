@@ -59,13 +59,5 @@ async fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
         };
         info!("{name}: shutting down");
     };
-    run(config, shutdown).await?;
-    Ok(())
-}
-
-/// Stands in for `lockgate::run` until the server is there; then this goes and the call above
-/// becomes `lockgate::run(config, shutdown)`.
-async fn run(_config: Config, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-    shutdown.await;
-    Ok(())
+    Ok(lockgate::run(config, shutdown).await?)
 }

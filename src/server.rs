@@ -40,7 +40,10 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>, shutdown: impl Fu
     let _ = draining.send(true);
     let all_done = async { while sessions.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN, all_done).await.is_err() {
-        warn!(clients = sessions.len(), "not done in time; their connections are cut");
+        warn!(
+            clients = sessions.len(),
+            "not done in time; their connections are cut"
+        );
     }
 }
 
@@ -65,7 +68,10 @@ async fn accept(
         while sessions.try_join_next().is_some() {}
         if sessions.len() >= shared.limits.clients {
             if !full {
-                warn!(limit = shared.limits.clients, "max number of clients reached");
+                warn!(
+                    limit = shared.limits.clients,
+                    "max number of clients reached"
+                );
             }
             full = true;
             tokio::spawn(refuse(stream));

@@ -89,7 +89,11 @@ impl Ahead {
         let kept = match Verb::of(self.scanner.name()) {
             Some(_) => {
                 let command = command_of(&Bytes::copy_from_slice(frame), bounds);
-                Kept::Lock { command, started: None, told: false }
+                Kept::Lock {
+                    command,
+                    started: None,
+                    told: false,
+                }
             }
             None => {
                 self.opaque = changes_what_follows(self.scanner.name());
@@ -112,12 +116,22 @@ impl Ahead {
         before.extend(token.map(|token| (key.clone(), token.clone())));
         let mut only_lock_commands = true;
         for kept in &mut self.commands {
-            let Kept::Lock { command, started, told } = kept else {
+            let Kept::Lock {
+                command,
+                started,
+                told,
+            } = kept
+            else {
                 only_lock_commands = false;
                 continue;
             };
-            let Some((its_key, its_token)) = command.as_ref().and_then(whose) else { continue };
-            let returns = matches!(command, Some(Command::Unlock { .. } | Command::Relock { .. }));
+            let Some((its_key, its_token)) = command.as_ref().and_then(whose) else {
+                continue;
+            };
+            let returns = matches!(
+                command,
+                Some(Command::Unlock { .. } | Command::Relock { .. })
+            );
             let own = (its_key.clone(), its_token.clone());
             if returns && started.is_none() {
                 if only_lock_commands && !before.contains(&own) {
@@ -158,10 +172,21 @@ impl Ahead {
 
     /// Gives `run` every `UNLOCK` in the inbox that did not overtake; for a client that is served no
     /// longer. Those in a transaction that never was are not lock commands.
-    pub(super) fn each_unlock(&self, inbox: &Bytes, bounds: &Bounds, mut run: impl FnMut(&Command)) {
+    pub(super) fn each_unlock(
+        &self,
+        inbox: &Bytes,
+        bounds: &Bounds,
+        mut run: impl FnMut(&Command),
+    ) {
         let mut scanner = RequestScanner::new();
         let mut started = self.commands.iter().map(|kept| {
-            matches!(kept, Kept::Lock { started: Some(_), .. })
+            matches!(
+                kept,
+                Kept::Lock {
+                    started: Some(_),
+                    ..
+                }
+            )
         });
         let (mut at, mut frame_at, mut transaction) = (0, 0, false);
         while at < inbox.len() {

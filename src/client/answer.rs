@@ -59,8 +59,14 @@ pub(super) fn info(out: &mut BytesMut, protocol: Protocol, info: Result<Info, By
         ("ttl", info.look.ttl_ms),
         ("granted-here", i64::from(held_here.is_some())),
         ("held-here", number(held_here.unwrap_or(0))),
-        ("waiters", here.map_or(0, |here| i64::try_from(here.waiters).unwrap_or(i64::MAX))),
-        ("longest-wait", number(here.map_or(0, |here| here.longest_wait_ms))),
+        (
+            "waiters",
+            here.map_or(0, |here| i64::try_from(here.waiters).unwrap_or(i64::MAX)),
+        ),
+        (
+            "longest-wait",
+            number(here.map_or(0, |here| here.longest_wait_ms)),
+        ),
     ];
     writer.map(numbers.len() + 1);
     for (field, value) in numbers {

@@ -33,7 +33,9 @@ impl Back {
         match &shared.upstream {
             Some(address) => Self::Relay(Box::new(Relay::new(address.clone()))),
             None => {
-                let here = stream.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
+                let here = stream
+                    .local_addr()
+                    .map_or_else(|_| String::new(), |a| a.to_string());
                 Self::Local(Box::new(Local::new(id, peer, here, clock::now())))
             }
         }
@@ -144,14 +146,18 @@ impl Back {
     /// # Errors
     /// The error for the client, without the leading `-`.
     pub(super) fn may_lock(&self, shared: &Shared) -> Result<(), String> {
-        let Self::Relay(relay) = self else { return Ok(()) };
+        let Self::Relay(relay) = self else {
+            return Ok(());
+        };
         if shared.requires_auth && !relay.state.authenticated() {
             return Err(NOAUTH.to_owned());
         }
         if !relay.state.certain() {
-            return Err("ERR which database this connection is in is not known: it was changed \
+            return Err(
+                "ERR which database this connection is in is not known: it was changed \
                         under CLIENT REPLY OFF or SKIP"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -182,7 +188,12 @@ impl Back {
 
     /// Answers an ordinary command where there is no Redis. Returns whether the client is to be
     /// closed.
-    pub(super) fn answer(&mut self, arguments: &[Bytes], out: &mut BytesMut, shared: &Shared) -> bool {
+    pub(super) fn answer(
+        &mut self,
+        arguments: &[Bytes],
+        out: &mut BytesMut,
+        shared: &Shared,
+    ) -> bool {
         match self {
             Self::Relay(_) => false,
             Self::Local(local) => local.answer(arguments, &shared.facts(), out) == Then::Close,

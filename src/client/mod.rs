@@ -88,7 +88,8 @@ impl Shared {
 
     fn locks(&self, database: u32, pattern: Option<Bytes>, count: Option<usize>) -> Vec<Bytes> {
         let matches = |name: &[u8]| pattern.as_ref().is_none_or(|p| glob::matches(p, name));
-        self.gate.locks(database, count.unwrap_or(LOCKS_COUNT), matches)
+        self.gate
+            .locks(database, count.unwrap_or(LOCKS_COUNT), matches)
     }
 
     fn unreachable(&self, error: &io::Error) -> String {
@@ -122,7 +123,9 @@ pub async fn serve(
     mut shutdown: watch::Receiver<bool>,
 ) {
     // A socket that takes no options is gone already.
-    let Ok(mut session) = Session::new(shared, stream, &peer, id) else { return };
+    let Ok(mut session) = Session::new(shared, stream, &peer, id) else {
+        return;
+    };
     tokio::select! {
         () = poll_fn(|cx| session.poll(cx)) => return,
         _ = shutdown.wait_for(|shutdown| *shutdown) => session.drain(),

@@ -39,7 +39,14 @@ impl Pipe {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let (inbox, outbox) = (BytesMut::new(), BytesMut::new());
-        Ok(Self { stream, inbox, outbox, ended: false, closing: false, closed: false })
+        Ok(Self {
+            stream,
+            inbox,
+            outbox,
+            ended: false,
+            closing: false,
+            closed: false,
+        })
     }
 
     /// Reads once, up to [`READ_BYTES`], if there is anything: returns the bytes read, by `take`,

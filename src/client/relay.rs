@@ -135,8 +135,7 @@ impl Relay {
             match opening.as_mut().poll(cx) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(stream) => {
-                    let mut pipe =
-                        stream.and_then(Pipe::new).map_err(Broken::Unreachable)?;
+                    let mut pipe = stream.and_then(Pipe::new).map_err(Broken::Unreachable)?;
                     pipe.outbox = std::mem::take(&mut self.first);
                     if self.closing {
                         pipe.close_writing();
@@ -145,7 +144,9 @@ impl Relay {
                 }
             }
         }
-        let Link::Open(pipe) = &mut self.link else { return Ok(false) };
+        let Link::Open(pipe) = &mut self.link else {
+            return Ok(false);
+        };
         let backlog = pipe.outbox.len();
         // Where Redis reads no more it may still have said why.
         let _ = pipe.poll_flush(cx);
@@ -168,7 +169,11 @@ impl Relay {
 }
 
 /// Counts the replies in these bytes.
-fn count(replies: &mut ReplyScanner, state: &mut State, mut bytes: &[u8]) -> Result<(), Uncountable> {
+fn count(
+    replies: &mut ReplyScanner,
+    state: &mut State,
+    mut bytes: &[u8],
+) -> Result<(), Uncountable> {
     while !bytes.is_empty() {
         let (count, received) = state.receive(replies, bytes);
         received?;

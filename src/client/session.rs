@@ -120,10 +120,18 @@ struct Waiting {
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, stream: TcpStream, peer: &str, id: u64) -> std::io::Result<Self> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        stream: TcpStream,
+        peer: &str,
+        id: u64,
+    ) -> std::io::Result<Self> {
         let back = Back::new(&shared, &stream, peer, id);
         Ok(Self {
-            who: gate::Client { user: shared.user, label: Arc::from(peer) },
+            who: gate::Client {
+                user: shared.user,
+                label: Arc::from(peer),
+            },
             client: Pipe::new(stream)?,
             back,
             shared,
@@ -162,7 +170,10 @@ impl Session {
 
     /// The gate shuts down: who waits is told; what runs is finished.
     pub(super) fn drain(&mut self) {
-        if let Turn::Running(Running { waiting: Some(_), .. }) = &self.turn {
+        if let Turn::Running(Running {
+            waiting: Some(_), ..
+        }) = &self.turn
+        {
             self.turn = Turn::Failing(SHUTDOWN.to_owned());
         } else {
             self.closing |= matches!(self.turn, Turn::Open) && self.back.is_settled();
@@ -200,7 +211,9 @@ impl Session {
         if !self.reads() {
             return false;
         }
-        let read = self.client.poll_read(cx, |client, bytes| client.inbox.extend_from_slice(bytes));
+        let read = self
+            .client
+            .poll_read(cx, |client, bytes| client.inbox.extend_from_slice(bytes));
         if let Poll::Ready(Err(_)) = read {
             self.mute();
         }
@@ -239,7 +252,9 @@ impl Session {
     /// for ever.
     fn look_for_close(&mut self, cx: &mut Context<'_>) -> bool {
         if self.client.ended || self.closing {
-            let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+            let linger = self
+                .linger
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
             if linger.as_mut().poll(cx).is_pending() {
                 return false;
             }
@@ -252,7 +267,9 @@ impl Session {
             self.watch = None;
             return false;
         }
-        let watch = self.watch.get_or_insert_with(|| Box::pin(tokio::time::sleep(LOOK_FOR_CLOSE)));
+        let watch = self
+            .watch
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(LOOK_FOR_CLOSE)));
         if watch.as_mut().poll(cx).is_pending() {
             return false;
         }
@@ -318,7 +335,9 @@ impl Session {
             }
             Turn::Running(running) => self.await_gate(cx, running),
             Turn::Looking(mut look) => match look.as_mut().poll(cx) {
-                Poll::Ready(info) => self.write_answer(|out, protocol| answer::info(out, protocol, info)),
+                Poll::Ready(info) => {
+                    self.write_answer(|out, protocol| answer::info(out, protocol, info))
+                }
                 Poll::Pending => self.stay(Turn::Looking(look)),
             },
             Turn::Answered(answer) => self.answer(answer),
@@ -373,7 +392,11 @@ impl Session {
             Step::More => {}
             Step::Named => {
                 let is_lock = Verb::of(self.scanner.name()).is_some();
-                self.frame = if is_lock { Frame::Lock } else { Frame::Ordinary };
+                self.frame = if is_lock {
+                    Frame::Lock
+                } else {
+                    Frame::Ordinary
+                };
             }
             Step::Blank => return self.blank(),
             Step::End if self.frame == Frame::Lock => return self.lock_command(),
@@ -383,10 +406,14 @@ impl Session {
         match self.frame {
             Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
             Frame::Lock if held_back > LOCK_COMMAND_BYTES => {
-                self.fail(format!("ERR a lock command has {LOCK_COMMAND_BYTES} bytes at most"));
+                self.fail(format!(
+                    "ERR a lock command has {LOCK_COMMAND_BYTES} bytes at most"
+                ));
             }
             Frame::Ordinary if held_back > LOCK_COMMAND_BYTES => {
-                self.fail(format!("ERR without a Redis a command has {LOCK_COMMAND_BYTES} bytes at most"));
+                self.fail(format!(
+                    "ERR without a Redis a command has {LOCK_COMMAND_BYTES} bytes at most"
+                ));
             }
             _ => {}
         }
@@ -438,7 +465,9 @@ impl Session {
         let frame = self.take_frame();
         match arguments(&frame, LOCK_COMMAND_BYTES) {
             Ok(arguments) => {
-                self.closing |= self.back.answer(&arguments, &mut self.client.outbox, &self.shared);
+                self.closing |= self
+                    .back
+                    .answer(&arguments, &mut self.client.outbox, &self.shared);
             }
             Err(error) => self.fail(format!("ERR {error}")),
         }
@@ -449,7 +478,10 @@ impl Session {
         let frame = self.take_frame();
         self.turn = match self.ahead.turn(frame.len()) {
             // It overtook: its answer is there, or on its way.
-            Some(pending) => Turn::Running(Running { pending, waiting: None }),
+            Some(pending) => Turn::Running(Running {
+                pending,
+                waiting: None,
+            }),
             None => Turn::Next(frame),
         };
     }
@@ -489,7 +521,10 @@ impl Session {
         self.turn = match command {
             Command::Lock { .. } => self.lock(command),
             Command::Unlock { .. } | Command::Relock { .. } => match self.start(&command) {
-                Some(pending) => Turn::Running(Running { pending, waiting: None }),
+                Some(pending) => Turn::Running(Running {
+                    pending,
+                    waiting: None,
+                }),
                 None => Turn::Answered(Answer::NotHeld),
             },
             Command::LockInfo { key } => {
@@ -507,13 +542,33 @@ impl Session {
     }
 
     fn lock(&self, command: Command) -> Turn {
-        let Command::Lock { key, token, lease_ms, wait_ms, try_only } = command else {
+        let Command::Lock {
+            key,
+            token,
+            lease_ms,
+            wait_ms,
+            try_only,
+        } = command
+        else {
             return Turn::Open;
         };
         let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
-        let wish = Wish { token: token.clone(), lease_ms, wait_ms, try_only };
-        let pending = self.shared.gate.lock(&self.who, self.name(key.clone()), &wish);
-        let waiting = (!try_only).then_some(Waiting { key, token, looked: false, stopped: false });
+        let wish = Wish {
+            token: token.clone(),
+            lease_ms,
+            wait_ms,
+            try_only,
+        };
+        let pending = self
+            .shared
+            .gate
+            .lock(&self.who, self.name(key.clone()), &wish);
+        let waiting = (!try_only).then_some(Waiting {
+            key,
+            token,
+            looked: false,
+            stopped: false,
+        });
         Turn::Running(Running { pending, waiting })
     }
 
@@ -524,7 +579,11 @@ impl Session {
             Command::Unlock { key, token } if self.shared.may_hold(token) => {
                 Some(gate.unlock(&self.who, self.name(key.clone()), token.clone()))
             }
-            Command::Relock { key, token, lease_ms } if self.shared.may_hold(token) => {
+            Command::Relock {
+                key,
+                token,
+                lease_ms,
+            } if self.shared.may_hold(token) => {
                 let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
                 Some(gate.relock(&self.who, self.name(key.clone()), token.clone(), lease_ms))
             }
@@ -533,7 +592,10 @@ impl Session {
     }
 
     fn name(&self, key: Bytes) -> LockName {
-        LockName { database: self.back.database(), key }
+        LockName {
+            database: self.back.database(),
+            key,
+        }
     }
 
     fn await_gate(&mut self, cx: &mut Context<'_>, mut running: Running) -> bool {

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// Redis's own port.
-const DEFAULT_PORT: u16 = 6379;
+use redis::{ConnectionAddr, IntoConnectionInfo};
 
 const ALLOWED: &str = "\"embedded\", or redis://[user[:password]@]host[:port] \
                        (the database is each client's own choice)";
@@ -36,29 +35,31 @@ impl Upstream {
         if text == "embedded" {
             return Ok(Self::Embedded);
         }
-        text.strip_prefix("redis://")
-            .and_then(RedisAddress::parse)
+        RedisAddress::parse(text)
             .map(Self::Redis)
             .ok_or_else(|| ALLOWED.to_owned())
     }
 }
 
 impl RedisAddress {
-    /// What follows `redis://`.
-    fn parse(rest: &str) -> Option<Self> {
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        if rest.contains(['/', '?', '#']) {
+    /// As the `redis` crate reads it; but the database is each client's own choice, and an option
+    /// that is not heeded must not look as if it were.
+    fn parse(url: &str) -> Option<Self> {
+        let after_scheme = url.strip_prefix("redis://")?;
+        let bare = after_scheme.strip_suffix('/').unwrap_or(after_scheme);
+        let info = url.into_connection_info().ok()?;
+        let ConnectionAddr::Tcp(host, port) = info.addr() else {
+            return None;
+        };
+        if bare.contains(['/', '?', '#']) || *port == 0 {
             return None;
         }
-        let (identity, address) = rest.rsplit_once('@').unwrap_or(("", rest));
-        let (username, password) = identity.split_once(':').unwrap_or((identity, ""));
-        let (host, port) = host_and_port(address)?;
-        let named = |text: String| (!text.is_empty()).then_some(text);
+        let redis = info.redis_settings();
         Some(Self {
-            host: host.to_owned(),
-            port,
-            username: named(decoded(username)?),
-            password: named(decoded(password)?),
+            host: host.clone(),
+            port: *port,
+            username: redis.username().map(str::to_owned),
+            password: redis.password().map(str::to_owned),
         })
     }
 }
@@ -74,35 +75,12 @@ impl fmt::Debug for RedisAddress {
     }
 }
 
-/// `host`, `host:port`, `[::1]` or `[::1]:port`.
-fn host_and_port(address: &str) -> Option<(&str, u16)> {
-    let (host, rest) = match address.strip_prefix('[') {
-        Some(address) => address.split_once(']')?,
-        None => address.split_at(address.find(':').unwrap_or(address.len())),
-    };
-    let port = match rest.strip_prefix(':') {
-        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
-        None if rest.is_empty() => DEFAULT_PORT,
-        None => return None,
-    };
-    let wrong = |c: char| c.is_whitespace() || c.is_control() || c == ']';
-    (!host.is_empty() && !host.contains(wrong)).then_some((host, port))
-}
-
-/// The text with its `%41` replaced by `A`; none where it is not valid.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        if first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-            bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_hex)?);
-            rest = after.get(2..)?;
-        } else {
-            bytes.push(first);
-            rest = after;
+impl fmt::Display for Upstream {
+    /// Without user and password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded => f.write_str("embedded"),
+            Self::Redis(redis) => write!(f, "redis://{}:{}", redis.host, redis.port),
         }
     }
-    String::from_utf8(bytes).ok()
 }

@@ -10,7 +10,11 @@ pub(super) struct Captured<const N: usize> {
 }
 
 impl<const N: usize> Captured<N> {
-    pub(super) const EMPTY: Self = Self { bytes: [0; N], len: 0, cut: false };
+    pub(super) const EMPTY: Self = Self {
+        bytes: [0; N],
+        len: 0,
+        cut: false,
+    };
 
     pub(super) fn push(&mut self, more: &[u8]) {
         let len = usize::from(self.len);

@@ -23,11 +23,29 @@ impl Number {
         *self = match (*self, byte) {
             (Self::Empty, b'-') => Self::Minus,
             (Self::Empty, b'0') => Self::Zero,
-            (Self::Empty, b'1'..=b'9') => Self::Digits { negative: false, magnitude: digit },
-            (Self::Minus, b'1'..=b'9') => Self::Digits { negative: true, magnitude: digit },
-            (Self::Digits { negative, magnitude }, b'0'..=b'9') => {
-                match magnitude.checked_mul(10).and_then(|tens| tens.checked_add(digit)) {
-                    Some(magnitude) => Self::Digits { negative, magnitude },
+            (Self::Empty, b'1'..=b'9') => Self::Digits {
+                negative: false,
+                magnitude: digit,
+            },
+            (Self::Minus, b'1'..=b'9') => Self::Digits {
+                negative: true,
+                magnitude: digit,
+            },
+            (
+                Self::Digits {
+                    negative,
+                    magnitude,
+                },
+                b'0'..=b'9',
+            ) => {
+                match magnitude
+                    .checked_mul(10)
+                    .and_then(|tens| tens.checked_add(digit))
+                {
+                    Some(magnitude) => Self::Digits {
+                        negative,
+                        magnitude,
+                    },
                     None => Self::Bad,
                 }
             }
@@ -38,8 +56,14 @@ impl Number {
     pub(super) fn value(self) -> Option<i64> {
         match self {
             Self::Zero => Some(0),
-            Self::Digits { negative: false, magnitude } => i64::try_from(magnitude).ok(),
-            Self::Digits { negative: true, magnitude } => 0i64.checked_sub_unsigned(magnitude),
+            Self::Digits {
+                negative: false,
+                magnitude,
+            } => i64::try_from(magnitude).ok(),
+            Self::Digits {
+                negative: true,
+                magnitude,
+            } => 0i64.checked_sub_unsigned(magnitude),
             Self::Empty | Self::Minus | Self::Bad => None,
         }
     }
@@ -101,8 +125,22 @@ mod tests {
             assert_eq!(Number::of(good.to_string().as_bytes()), Some(good));
         }
         for bad in [
-            "", "-", "-0", "00", "01", "+1", " 1", "1 ", "1a", "0x1", "--1", "1-", "9223372036854775808",
-            "-9223372036854775809", "18446744073709551616", "99999999999999999999999999",
+            "",
+            "-",
+            "-0",
+            "00",
+            "01",
+            "+1",
+            " 1",
+            "1 ",
+            "1a",
+            "0x1",
+            "--1",
+            "1-",
+            "9223372036854775808",
+            "-9223372036854775809",
+            "18446744073709551616",
+            "99999999999999999999999999",
         ] {
             assert_eq!(Number::of(bad.as_bytes()), None, "{bad:?}");
         }

@@ -57,7 +57,12 @@ enum Phase {
     /// In the text of a line; after its CR.
     Line { part: Part, cr: bool },
     /// In the `<length>` of an item; after its CR.
-    Length { kind: u8, part: Part, number: Number, cr: bool },
+    Length {
+        kind: u8,
+        part: Part,
+        number: Number,
+        cr: bool,
+    },
     /// In a string of which `bytes` are to come.
     Bulk { part: Part, bytes: u64 },
     /// Before the CR or the LF after a string.
@@ -108,7 +113,12 @@ impl Reply {
 impl ReplyScanner {
     /// A scanner before the first reply of a connection.
     pub const fn new() -> Self {
-        Self { phase: Phase::Start, elements: 0, opens: false, reply: Reply::NONE }
+        Self {
+            phase: Phase::Start,
+            elements: 0,
+            opens: false,
+            reply: Reply::NONE,
+        }
     }
 
     /// Whether an array is to be opened: its `*<n>` line then counts as a reply of its own, and so
@@ -181,7 +191,11 @@ impl ReplyScanner {
 
     /// The text of a status (`+`) of at most [`TEXT_BYTES`].
     pub fn status(&self) -> Option<&[u8]> {
-        if self.reply.kind == b'+' { self.reply.text.whole() } else { None }
+        if self.reply.kind == b'+' {
+            self.reply.text.whole()
+        } else {
+            None
+        }
     }
 
     /// The first word of an error (`NOPERM`), up to [`TEXT_BYTES`] of it.
@@ -189,7 +203,11 @@ impl ReplyScanner {
         if !self.is_error() {
             return None;
         }
-        self.reply.text.beginning().split(|&byte| byte == b' ').next()
+        self.reply
+            .text
+            .beginning()
+            .split(|&byte| byte == b' ')
+            .next()
     }
 
     /// Whether the reply is nil, in any of its forms.
@@ -208,7 +226,12 @@ impl ReplyScanner {
             }
             Phase::Item => self.item(input[0]),
             Phase::Line { part, cr } => Ok(self.line(part, cr, input)),
-            Phase::Length { kind, part, number, cr } => self.length_byte(kind, part, number, cr, input[0]),
+            Phase::Length {
+                kind,
+                part,
+                number,
+                cr,
+            } => self.length_byte(kind, part, number, cr, input[0]),
             Phase::Bulk { part, bytes } => Ok(self.bulk(part, bytes, input)),
             Phase::AfterBulk { cr } => self.after_bulk(cr, input[0]),
         }
@@ -218,9 +241,12 @@ impl ReplyScanner {
         let part = self.part(kind);
         self.phase = match kind {
             b'+' | b'-' | b':' | b',' | b'_' | b'#' | b'(' => Phase::Line { part, cr: false },
-            b'$' | b'!' | b'=' | b'*' | b'~' | b'%' | b'|' | b'>' => {
-                Phase::Length { kind, part, number: Number::default(), cr: false }
-            }
+            b'$' | b'!' | b'=' | b'*' | b'~' | b'%' | b'|' | b'>' => Phase::Length {
+                kind,
+                part,
+                number: Number::default(),
+                cr: false,
+            },
             other => return Err(ProtocolError::ReplyKind(other)),
         };
         Ok(1)
@@ -260,19 +286,46 @@ impl ReplyScanner {
             self.reply.capture(part, b"\r");
         }
         let text = input.iter().position(|&byte| byte == b'\r');
-        self.reply.capture(part, &input[..text.unwrap_or(input.len())]);
-        self.phase = Phase::Line { part, cr: text.is_some() };
+        self.reply
+            .capture(part, &input[..text.unwrap_or(input.len())]);
+        self.phase = Phase::Line {
+            part,
+            cr: text.is_some(),
+        };
         text.map_or(input.len(), |text| text + 1)
     }
 
-    fn length_byte(&mut self, kind: u8, part: Part, mut number: Number, cr: bool, byte: u8) -> Stepped {
+    fn length_byte(
+        &mut self,
+        kind: u8,
+        part: Part,
+        mut number: Number,
+        cr: bool,
+        byte: u8,
+    ) -> Stepped {
         match (cr, byte) {
-            (true, b'\n') => self.length_known(kind, part, number.value().ok_or(ProtocolError::ReplyLength)?)?,
+            (true, b'\n') => self.length_known(
+                kind,
+                part,
+                number.value().ok_or(ProtocolError::ReplyLength)?,
+            )?,
             (true, _) => return Err(ProtocolError::ReplyEnd),
-            (false, b'\r') => self.phase = Phase::Length { kind, part, number, cr: true },
+            (false, b'\r') => {
+                self.phase = Phase::Length {
+                    kind,
+                    part,
+                    number,
+                    cr: true,
+                }
+            }
             (false, _) => {
                 number.push(byte);
-                self.phase = Phase::Length { kind, part, number, cr };
+                self.phase = Phase::Length {
+                    kind,
+                    part,
+                    number,
+                    cr,
+                };
             }
         }
         Ok(1)
@@ -293,7 +346,11 @@ impl ReplyScanner {
             return Ok(());
         };
         if matches!(kind, b'$' | b'!' | b'=') {
-            self.phase = if count == 0 { Phase::AfterBulk { cr: false } } else { Phase::Bulk { part, bytes: count } };
+            self.phase = if count == 0 {
+                Phase::AfterBulk { cr: false }
+            } else {
+                Phase::Bulk { part, bytes: count }
+            };
             return Ok(());
         }
         self.aggregate(kind, part, count)
@@ -332,7 +389,11 @@ impl ReplyScanner {
         let here = usize::try_from(bytes).map_or(input.len(), |bytes| bytes.min(input.len()));
         self.reply.capture(part, &input[..here]);
         let bytes = bytes - here as u64;
-        self.phase = if bytes == 0 { Phase::AfterBulk { cr: false } } else { Phase::Bulk { part, bytes } };
+        self.phase = if bytes == 0 {
+            Phase::AfterBulk { cr: false }
+        } else {
+            Phase::Bulk { part, bytes }
+        };
         here
     }
 
@@ -347,7 +408,11 @@ impl ReplyScanner {
 
     fn item_ended(&mut self) {
         self.elements -= 1;
-        self.phase = if self.elements == 0 { Phase::Start } else { Phase::Item };
+        self.phase = if self.elements == 0 {
+            Phase::Start
+        } else {
+            Phase::Item
+        };
     }
 }
 

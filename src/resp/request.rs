@@ -168,7 +168,10 @@ impl RequestScanner {
                         self.phase = Phase::Start;
                         Step::Blank
                     } else {
-                        self.phase = Phase::Length { left: self.arguments, line: CountLine::default() };
+                        self.phase = Phase::Length {
+                            left: self.arguments,
+                            line: CountLine::default(),
+                        };
                         Step::More
                     };
                     return Ok((at + 1, step));
@@ -187,7 +190,11 @@ impl RequestScanner {
                 Line::Whole => {
                     let bytes = bulk_length(&line)?;
                     self.phase = Phase::Bulk { left, bytes };
-                    let step = if bytes == 0 { self.bulk_ended(left)? } else { Step::More };
+                    let step = if bytes == 0 {
+                        self.bulk_ended(left)?
+                    } else {
+                        Step::More
+                    };
                     return Ok((at + 1, step));
                 }
                 Line::Endless => return Err(ProtocolError::TooBigBulkCount),
@@ -202,13 +209,21 @@ impl RequestScanner {
         self.capture(self.arguments - left, &input[..here]);
         let bytes = bytes - here as u64;
         self.phase = Phase::Bulk { left, bytes };
-        let step = if bytes == 0 { self.bulk_ended(left)? } else { Step::More };
+        let step = if bytes == 0 {
+            self.bulk_ended(left)?
+        } else {
+            Step::More
+        };
         Ok((here, step))
     }
 
     fn bulk_ended(&mut self, left: u64) -> Result<Step, ProtocolError> {
         self.phase = Phase::AfterBulk { left, bytes: 2 };
-        if left == self.arguments { self.named() } else { Ok(Step::More) }
+        if left == self.arguments {
+            self.named()
+        } else {
+            Ok(Step::More)
+        }
     }
 
     fn after_bulk(&mut self, left: u64, bytes: u64, input: &[u8]) -> (usize, Step) {
@@ -216,7 +231,13 @@ impl RequestScanner {
         let bytes = bytes - here as u64;
         let (phase, step) = match (bytes, left) {
             (0, 1) => (Phase::Start, Step::End),
-            (0, _) => (Phase::Length { left: left - 1, line: CountLine::default() }, Step::More),
+            (0, _) => (
+                Phase::Length {
+                    left: left - 1,
+                    line: CountLine::default(),
+                },
+                Step::More,
+            ),
             _ => (Phase::AfterBulk { left, bytes }, Step::More),
         };
         self.phase = phase;
@@ -239,7 +260,9 @@ impl RequestScanner {
                     return Ok((at, self.named()?));
                 }
                 0 => return Err(ProtocolError::TooBigInline),
-                _ if self.frame_bytes + at as u64 == LINE_BYTES as u64 => return Err(ProtocolError::TooBigInline),
+                _ if self.frame_bytes + at as u64 == LINE_BYTES as u64 => {
+                    return Err(ProtocolError::TooBigInline);
+                }
                 _ => splitter.push(byte, &mut |piece| self.piece(piece)),
             }
         }
@@ -304,7 +327,9 @@ pub fn arguments(frame: &Bytes, most: usize) -> Result<Vec<Bytes>, ProtocolError
         None => return Err(ProtocolError::NotOneFrame),
     };
     match found.first() {
-        Some(name) if name.iter().take(NAME_BYTES).any(|&byte| byte == 0) => Err(ProtocolError::NulInName),
+        Some(name) if name.iter().take(NAME_BYTES).any(|&byte| byte == 0) => {
+            Err(ProtocolError::NulInName)
+        }
         _ => Ok(found),
     }
 }
@@ -325,11 +350,19 @@ fn multibulk_arguments(frame: &Bytes, most: usize) -> Result<Vec<Bytes>, Protoco
         found.push(frame.slice(begin..begin + length));
         at = begin + length + 2;
     }
-    if at < frame.len() { Err(ProtocolError::NotOneFrame) } else { Ok(found) }
+    if at < frame.len() {
+        Err(ProtocolError::NotOneFrame)
+    } else {
+        Ok(found)
+    }
 }
 
 /// The line that begins at `at`, and where what follows it begins.
-fn count_line(frame: &[u8], at: usize, endless: ProtocolError) -> Result<(CountLine, usize), ProtocolError> {
+fn count_line(
+    frame: &[u8],
+    at: usize,
+    endless: ProtocolError,
+) -> Result<(CountLine, usize), ProtocolError> {
     let mut line = CountLine::default();
     for (index, &byte) in frame.iter().enumerate().skip(at) {
         match line.push(byte) {
@@ -342,7 +375,10 @@ fn count_line(frame: &[u8], at: usize, endless: ProtocolError) -> Result<(CountL
 }
 
 fn inline_arguments(frame: &[u8], most: usize) -> Result<Vec<Bytes>, ProtocolError> {
-    let end = frame.iter().position(|&byte| byte == b'\n').unwrap_or(frame.len());
+    let end = frame
+        .iter()
+        .position(|&byte| byte == b'\n')
+        .unwrap_or(frame.len());
     let line = &frame[..end];
     if line.len() > LINE_BYTES || line.contains(&0) {
         return Err(ProtocolError::TooBigInline);

@@ -109,7 +109,13 @@ impl<'a> Writer<'a> {
     fn line(&mut self, kind: u8, text: &[u8]) {
         self.out.reserve(text.len() + 3);
         self.out.put_u8(kind);
-        self.out.extend(text.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+        self.out.extend(text.iter().map(|&byte| {
+            if matches!(byte, b'\r' | b'\n') {
+                b' '
+            } else {
+                byte
+            }
+        }));
         self.out.put_slice(b"\r\n");
     }
 
@@ -174,18 +180,38 @@ mod tests {
 
     #[test]
     fn a_client_reads_what_was_written_in_either_protocol() {
-        assert_eq!(as_resp2(|w| w.status("OK")), Frame2::SimpleString("OK".into()));
-        assert_eq!(as_resp2(|w| w.error("ERR a\r\nb")), Frame2::Error("ERR a  b".into()));
-        assert_eq!(as_resp2(|w| w.bulk(b"\r\n\0")), Frame2::BulkString(Bytes::from_static(b"\r\n\0")));
-        assert_eq!(as_resp2(|w| w.verbatim("x")), Frame2::BulkString("x".into()));
+        assert_eq!(
+            as_resp2(|w| w.status("OK")),
+            Frame2::SimpleString("OK".into())
+        );
+        assert_eq!(
+            as_resp2(|w| w.error("ERR a\r\nb")),
+            Frame2::Error("ERR a  b".into())
+        );
+        assert_eq!(
+            as_resp2(|w| w.bulk(b"\r\n\0")),
+            Frame2::BulkString(Bytes::from_static(b"\r\n\0"))
+        );
+        assert_eq!(
+            as_resp2(|w| w.verbatim("x")),
+            Frame2::BulkString("x".into())
+        );
         assert_eq!(as_resp2(|w| w.null()), Frame2::Null);
         assert_eq!(written(Protocol::Resp2, |w| w.null_array()), "*-1\r\n");
         assert_eq!(as_resp2(|w| w.boolean(true)), Frame2::Integer(1));
-        assert_eq!(as_resp3(|w| w.boolean(false)), Frame3::Boolean { data: false, attributes: None });
+        assert_eq!(
+            as_resp3(|w| w.boolean(false)),
+            Frame3::Boolean {
+                data: false,
+                attributes: None
+            }
+        );
         assert_eq!(as_resp3(|w| w.null()), Frame3::Null);
         assert_eq!(as_resp3(|w| w.null_array()), Frame3::Null);
         assert_eq!(as_resp3(|w| w.verbatim("x\n")).as_str(), Some("x\n"));
-        assert!(matches!(as_resp3(|w| w.error("ERR x")), Frame3::SimpleError { data, .. } if &*data == "ERR x"));
+        assert!(
+            matches!(as_resp3(|w| w.error("ERR x")), Frame3::SimpleError { data, .. } if &*data == "ERR x")
+        );
     }
 
     #[test]
@@ -197,10 +223,14 @@ mod tests {
             w.bulk("waiters");
             w.integer(7);
         };
-        let Frame2::Array(flat) = as_resp2(write) else { panic!("no array") };
+        let Frame2::Array(flat) = as_resp2(write) else {
+            panic!("no array")
+        };
         assert_eq!(flat.len(), 4);
         assert_eq!(flat[3], Frame2::Integer(7));
-        let Frame3::Map { data, .. } = as_resp3(write) else { panic!("no map") };
+        let Frame3::Map { data, .. } = as_resp3(write) else {
+            panic!("no map")
+        };
         assert_eq!(data.len(), 2);
     }
 
@@ -217,11 +247,21 @@ mod tests {
 
     #[test]
     fn every_integer_arrives_as_it_was() {
-        let mut edges = vec![0, -1, i64::MIN, i64::MAX, 999_999_999_999_999, 9_007_199_254_740_993];
+        let mut edges = vec![
+            0,
+            -1,
+            i64::MIN,
+            i64::MAX,
+            999_999_999_999_999,
+            9_007_199_254_740_993,
+        ];
         let powers = (0..19).map(|power| 10i64.pow(power));
         edges.extend(powers.flat_map(|power| [power, power - 1, -power, 1 - power]));
         for value in edges {
-            assert_eq!(written(Protocol::Resp2, |w| w.integer(value)), format!(":{value}\r\n"));
+            assert_eq!(
+                written(Protocol::Resp2, |w| w.integer(value)),
+                format!(":{value}\r\n")
+            );
             assert_eq!(as_resp2(|w| w.integer(value)), Frame2::Integer(value));
         }
     }

@@ -126,9 +126,14 @@ fn free_port() -> u16 {
 
 pub(crate) fn settings(port: u16) -> RedisSettings {
     RedisSettings {
+        host: "127.0.0.1".to_owned(),
+        port,
+        username: None,
+        password: None,
+        connect_timeout: Duration::from_secs(1),
         timeout: Duration::from_secs(5),
         ping: Duration::from_secs(600),
-        ..RedisSettings::from_url(&format!("redis://127.0.0.1:{port}")).unwrap()
+        key_prefix: Bytes::new(),
     }
 }
 

@@ -28,7 +28,7 @@ mod link;
 mod scripts;
 pub mod settings;
 
-pub use settings::{RedisSettings, RedisUrlError};
+pub use settings::RedisSettings;
 
 /// Most shared connections, that is users times databases with locks.
 pub const SHARED_CONNECTIONS: usize = 1_024;
