@@ -1,1 +1,3 @@
-//! Under construction.
+//! One connected client: its session, its commands, its relay to Redis. Under construction.
+
+pub mod state;
