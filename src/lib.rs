@@ -62,7 +62,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     let local = listener.local_addr().map_err(listen)?;
     let shared = Arc::new(shared(&config, local.port()));
-    info!(address = %local, upstream = %config.upstream, "listening");
+    info!(upstream = %config.upstream, "listening on {local}");
     server::serve(listener, shared, shutdown).await;
     Ok(())
 }

@@ -1,0 +1,6 @@
+//! What lockgate reads on the wire, held against a real Redis: whether both see the same frames,
+//! and whether the replies that Redis owes are counted to the last one.
+
+mod counting;
+
+mod redis;
