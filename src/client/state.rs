@@ -145,7 +145,9 @@ impl State {
     pub fn sent_blank(&mut self) -> Result<(), Uncountable> {
         match self.owed.back() {
             None => self.skipped = false,
-            Some(Command::Reply(ReplyMode::Skip) | Command::Exec) => self.owed.push_back(Command::Blank),
+            Some(Command::Reply(ReplyMode::Skip) | Command::Exec) => {
+                self.owed.push_back(Command::Blank)
+            }
             Some(_) => {}
         }
         self.pass_silent()
@@ -224,7 +226,11 @@ impl State {
 
     /// The number of subscriptions, of every kind.
     pub fn subscriptions(&self) -> u64 {
-        let Subscriptions { channels, patterns, shard_channels } = self.subscriptions;
+        let Subscriptions {
+            channels,
+            patterns,
+            shard_channels,
+        } = self.subscriptions;
         channels + patterns + shard_channels
     }
 
@@ -311,11 +317,15 @@ impl State {
             let queued = self.is_queued(command);
             match command {
                 Command::Blank => {}
-                Command::Reply(mode) if (mute || mode != ReplyMode::On) && self.may_be_refused() => {
+                Command::Reply(mode)
+                    if (mute || mode != ReplyMode::On) && self.may_be_refused() =>
+                {
                     return Err(Uncountable::Doubtful);
                 }
                 // In RESP2's subscribed mode CLIENT is refused, and inside MULTI it is queued.
-                Command::Reply(ReplyMode::Off | ReplyMode::Skip) if !queued && !self.subscribed() => {
+                Command::Reply(ReplyMode::Off | ReplyMode::Skip)
+                    if !queued && !self.subscribed() =>
+                {
                     self.assume(command);
                 }
                 _ if !mute => break,
@@ -337,7 +347,10 @@ impl State {
     }
 
     fn assume(&mut self, command: Command) {
-        self.assumed = Some(Assumed { passed: 0, lost: self.assumed.is_some() });
+        self.assumed = Some(Assumed {
+            passed: 0,
+            lost: self.assumed.is_some(),
+        });
         match command {
             Command::Reply(ReplyMode::Off) => self.replies_off = true,
             _ => self.skip_next = !self.replies_off,
@@ -371,7 +384,10 @@ impl State {
             Command::Exec => {
                 for queued in std::mem::take(&mut self.queued) {
                     match queued {
-                        Command::Confirm { .. } | Command::ConfirmAll { .. } | Command::Reply(_) | Command::Monitor => {
+                        Command::Confirm { .. }
+                        | Command::ConfirmAll { .. }
+                        | Command::Reply(_)
+                        | Command::Monitor => {
                             return Err(Uncountable::Doubtful);
                         }
                         _ => self.run_unseen(queued)?,
@@ -418,7 +434,9 @@ impl State {
     /// The next reply is read element by element.
     fn opens_next(&self) -> bool {
         // While subscribed in RESP2 an array is a message, and EXEC is refused.
-        self.executing.is_empty() && matches!(self.owed.front(), Some(Command::Exec)) && !self.subscribed()
+        self.executing.is_empty()
+            && matches!(self.owed.front(), Some(Command::Exec))
+            && !self.subscribed()
     }
 
     /// A whole reply came.
@@ -439,7 +457,11 @@ impl State {
         if answered {
             self.pop();
         }
-        let received = if self.commands_owed < owed { Received::Reply } else { Received::Part };
+        let received = if self.commands_owed < owed {
+            Received::Reply
+        } else {
+            Received::Part
+        };
         self.pass_silent()?;
         Ok(received)
     }
@@ -454,14 +476,21 @@ impl State {
             && !self.is_queued(command)
             && command.confirmed_by() == Some(came)
         {
-            let left = self.confirmations.unwrap_or_else(|| self.confirmations_of(command, reply)) - 1;
+            let left = self
+                .confirmations
+                .unwrap_or_else(|| self.confirmations_of(command, reply))
+                - 1;
             self.confirmations = Some(left);
             if left > 0 {
                 return Ok(Some(Received::Part));
             }
             let owed = self.commands_owed;
             self.pop();
-            let received = if self.commands_owed < owed { Received::Reply } else { Received::Part };
+            let received = if self.commands_owed < owed {
+                Received::Reply
+            } else {
+                Received::Part
+            };
             self.pass_silent()?;
             return Ok(Some(received));
         }
@@ -472,7 +501,11 @@ impl State {
             return Ok(None);
         }
         // Before 7.0.12 messages stand between the elements of EXEC; so may a list that looks like one.
-        if self.executing.is_empty() { Ok(Some(Received::Message)) } else { Err(Uncountable::Doubtful) }
+        if self.executing.is_empty() {
+            Ok(Some(Received::Message))
+        } else {
+            Err(Uncountable::Doubtful)
+        }
     }
 
     /// How many confirmations the oldest command gets, when the first one has come.
@@ -495,11 +528,15 @@ impl State {
         }
         let confirmation = Confirmation::of(reply.first()?)?;
         let expected = || {
-            self.head().is_some_and(|head| head.confirmed_by() == Some(confirmation) && !self.is_queued(head))
+            self.head().is_some_and(|head| {
+                head.confirmed_by() == Some(confirmation) && !self.is_queued(head)
+            })
         };
         // Redis takes shard channels away when their slot moves.
         let taken_away = || {
-            confirmation == Confirmation::ShardUnsubscribe && self.subscribed() && self.subscriptions.shard_channels > 0
+            confirmation == Confirmation::ShardUnsubscribe
+                && self.subscribed()
+                && self.subscriptions.shard_channels > 0
         };
         match reply.kind() {
             b'>' => Some(confirmation),
@@ -522,7 +559,9 @@ impl State {
 
     /// Whether this is the error of a `CLIENT REPLY` that was taken to succeed.
     fn failed_assumption(&mut self, reply: &ReplyScanner) -> Result<bool, Uncountable> {
-        let Some(assumed) = self.assumed else { return Ok(false) };
+        let Some(assumed) = self.assumed else {
+            return Ok(false);
+        };
         if !reply.is_error() {
             self.assumed = None;
             return Ok(false);
@@ -544,7 +583,8 @@ impl State {
         self.assumed = None;
         self.replies_off = false;
         if assumed.passed > 0 {
-            self.commands_owed += usize::try_from(assumed.passed).map_err(|_| Uncountable::Doubtful)?;
+            self.commands_owed +=
+                usize::try_from(assumed.passed).map_err(|_| Uncountable::Doubtful)?;
             self.owed.push_front(Command::Ordinary(assumed.passed));
         }
         Ok(true)
@@ -553,7 +593,9 @@ impl State {
     /// Applies a reply to the oldest command. Whether it was its last.
     fn answered(&mut self, reply: &ReplyScanner) -> Result<bool, Uncountable> {
         while (self.replies_off || self.skipped)
-            && self.head().is_some_and(|head| head.confirmed_by().is_some())
+            && self
+                .head()
+                .is_some_and(|head| head.confirmed_by().is_some())
             && self.confirmations.is_none()
         {
             // A muted command that was not confirmed failed.
@@ -608,7 +650,11 @@ impl State {
             Command::Reset => self.reset(),
             Command::Reply(ReplyMode::On) => self.replies_off = false,
             Command::Monitor => self.uncountable = true,
-            Command::Reply(_) | Command::Confirm { .. } | Command::ConfirmAll { .. } | Command::Blank | Command::Stream => {
+            Command::Reply(_)
+            | Command::Confirm { .. }
+            | Command::ConfirmAll { .. }
+            | Command::Blank
+            | Command::Stream => {
                 return Err(Uncountable::Doubtful);
             }
         }
@@ -623,7 +669,10 @@ impl State {
     fn failed(&mut self, command: Command, reply: &ReplyScanner) {
         if let Command::Hello { login: Some(_), .. } = command {
             // Redis up to 7.0 logs in before it reads the options that follow.
-            let nobody = matches!(reply.error_code(), Some(b"WRONGPASS" | b"NOPROTO" | b"NOPERM" | b"NOAUTH"));
+            let nobody = matches!(
+                reply.error_code(),
+                Some(b"WRONGPASS" | b"NOPROTO" | b"NOPERM" | b"NOAUTH")
+            );
             self.unseen.identity |= !nobody;
         }
     }
@@ -653,16 +702,28 @@ impl Subscriptions {
     }
 
     /// `count` is what Redis says there are now: of channels and patterns together, or of shard channels.
-    fn confirmed(&mut self, confirmation: Confirmation, count: Option<i64>) -> Result<(), Uncountable> {
-        let count = count.and_then(|count| u64::try_from(count).ok()).ok_or(Uncountable::Doubtful)?;
+    fn confirmed(
+        &mut self,
+        confirmation: Confirmation,
+        count: Option<i64>,
+    ) -> Result<(), Uncountable> {
+        let count = count
+            .and_then(|count| u64::try_from(count).ok())
+            .ok_or(Uncountable::Doubtful)?;
         match confirmation {
             Confirmation::Subscribe | Confirmation::Unsubscribe => {
-                self.channels = count.checked_sub(self.patterns).ok_or(Uncountable::Doubtful)?;
+                self.channels = count
+                    .checked_sub(self.patterns)
+                    .ok_or(Uncountable::Doubtful)?;
             }
             Confirmation::PatternSubscribe | Confirmation::PatternUnsubscribe => {
-                self.patterns = count.checked_sub(self.channels).ok_or(Uncountable::Doubtful)?;
+                self.patterns = count
+                    .checked_sub(self.channels)
+                    .ok_or(Uncountable::Doubtful)?;
             }
-            Confirmation::ShardSubscribe | Confirmation::ShardUnsubscribe => self.shard_channels = count,
+            Confirmation::ShardSubscribe | Confirmation::ShardUnsubscribe => {
+                self.shard_channels = count
+            }
         }
         Ok(())
     }

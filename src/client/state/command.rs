@@ -9,17 +9,27 @@ pub(super) enum Command {
     /// So many in a row that get one reply each.
     Ordinary(u64),
     /// `SUBSCRIBE`, `UNSUBSCRIBE` and their kind: confirmed once for each channel named.
-    Confirm { confirmation: Confirmation, times: u32 },
+    Confirm {
+        confirmation: Confirmation,
+        times: u32,
+    },
     /// `UNSUBSCRIBE` without a channel: confirmed for each there is, or once.
-    ConfirmAll { confirmation: Confirmation },
+    ConfirmAll {
+        confirmation: Confirmation,
+    },
     Multi,
     Exec,
     Discard,
     /// None: not a number as Redis wants it.
     Select(Option<u32>),
-    Auth { number: u64 },
+    Auth {
+        number: u64,
+    },
     /// The protocol asked for, and the number of its `AUTH`.
-    Hello { protocol: Option<Protocol>, login: Option<u64> },
+    Hello {
+        protocol: Option<Protocol>,
+        login: Option<u64>,
+    },
     Reset,
     Reply(ReplyMode),
     Monitor,
@@ -92,13 +102,20 @@ impl Command {
 
     fn confirmed(confirmation: Confirmation, arguments: u64) -> Self {
         match u32::try_from(arguments - 1) {
-            Ok(times @ 1..) => Self::Confirm { confirmation, times },
+            Ok(times @ 1..) => Self::Confirm {
+                confirmation,
+                times,
+            },
             _ => Self::Ordinary(1),
         }
     }
 
     fn confirmed_or_all(confirmation: Confirmation, arguments: u64) -> Self {
-        if arguments == 1 { Self::ConfirmAll { confirmation } } else { Self::confirmed(confirmation, arguments) }
+        if arguments == 1 {
+            Self::ConfirmAll { confirmation }
+        } else {
+            Self::confirmed(confirmation, arguments)
+        }
     }
 
     fn hello(command: &RequestScanner) -> Self {
@@ -110,20 +127,31 @@ impl Command {
         // `HELLO 3 [AUTH user password] [SETNAME name]`, in any order: what makes the number of
         // options odd is an AUTH, and more than these two options are taken to hold one.
         let options = command.argument_count().saturating_sub(2);
-        let first_is_auth = command.argument(2).is_some_and(|option| c_equal(option, b"AUTH"));
+        let first_is_auth = command
+            .argument(2)
+            .is_some_and(|option| c_equal(option, b"AUTH"));
         let login = first_is_auth || options % 2 == 1 || options >= 8;
-        Self::Hello { protocol, login: login.then_some(0) }
+        Self::Hello {
+            protocol,
+            login: login.then_some(0),
+        }
     }
 
     fn client(command: &RequestScanner) -> Option<Self> {
-        let Some(subcommand) = command.argument(1) else { return Some(Self::Ordinary(1)) };
+        let Some(subcommand) = command.argument(1) else {
+            return Some(Self::Ordinary(1));
+        };
         if !c_equal(subcommand, b"REPLY") {
             return Some(Self::Ordinary(1));
         }
         if subcommand.contains(&0) {
             return None;
         }
-        let mode = if command.argument_count() == 3 { command.argument(2) } else { None };
+        let mode = if command.argument_count() == 3 {
+            command.argument(2)
+        } else {
+            None
+        };
         Some(match mode {
             Some(mode) if c_equal(mode, b"ON") => Self::Reply(ReplyMode::On),
             Some(mode) if c_equal(mode, b"OFF") => Self::Reply(ReplyMode::Off),
@@ -136,7 +164,13 @@ impl Command {
     pub(super) fn numbered(self, number: u64) -> Self {
         match self {
             Self::Auth { .. } => Self::Auth { number },
-            Self::Hello { protocol, login: Some(_) } => Self::Hello { protocol, login: Some(number) },
+            Self::Hello {
+                protocol,
+                login: Some(_),
+            } => Self::Hello {
+                protocol,
+                login: Some(number),
+            },
             other => other,
         }
     }
@@ -160,12 +194,17 @@ impl Command {
     /// Redis runs it inside `MULTI` instead of queueing it. (Of the ordinary ones, `WATCH` and
     /// `QUIT`; their replies tell.)
     pub(super) fn runs_in_transaction(self) -> bool {
-        matches!(self, Self::Multi | Self::Exec | Self::Discard | Self::Reset | Self::Blank)
+        matches!(
+            self,
+            Self::Multi | Self::Exec | Self::Discard | Self::Reset | Self::Blank
+        )
     }
 
     pub(super) fn confirmed_by(self) -> Option<Confirmation> {
         match self {
-            Self::Confirm { confirmation, .. } | Self::ConfirmAll { confirmation } => Some(confirmation),
+            Self::Confirm { confirmation, .. } | Self::ConfirmAll { confirmation } => {
+                Some(confirmation)
+            }
             _ => None,
         }
     }
@@ -173,11 +212,17 @@ impl Command {
 
 /// Whether something is armed for the command after this one.
 pub(super) fn primes_next(command: &RequestScanner, primed: bool) -> bool {
-    let first = |word: &[u8]| command.argument(1).is_some_and(|argument| c_equal(argument, word));
+    let first = |word: &[u8]| {
+        command
+            .argument(1)
+            .is_some_and(|argument| c_equal(argument, word))
+    };
     match command.name() {
         b"ASKING" => true,
         b"CLIENT" if first(b"CACHING") => true,
-        b"CLIENT" if first(b"REPLY") => command.argument(2).is_some_and(|mode| c_equal(mode, b"SKIP")),
+        b"CLIENT" if first(b"REPLY") => command
+            .argument(2)
+            .is_some_and(|mode| c_equal(mode, b"SKIP")),
         // Redis keeps what CLIENT CACHING said over other forms of CLIENT.
         b"CLIENT" => primed,
         _ => false,
@@ -186,11 +231,19 @@ pub(super) fn primes_next(command: &RequestScanner, primed: bool) -> bool {
 
 /// Equal as Redis compares words: without regard to case, up to the first NUL.
 fn c_equal(given: &[u8], word: &[u8]) -> bool {
-    given.split(|&byte| byte == 0).next().is_some_and(|given| given.eq_ignore_ascii_case(word))
+    given
+        .split(|&byte| byte == 0)
+        .next()
+        .is_some_and(|given| given.eq_ignore_ascii_case(word))
 }
 
 /// A number as Redis reads it.
 fn decimal(text: &[u8]) -> Option<u32> {
-    let canonical = matches!(text, [b'0'] | [b'1'..=b'9', ..]) && text.iter().all(u8::is_ascii_digit);
-    if canonical { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
+    let canonical =
+        matches!(text, [b'0'] | [b'1'..=b'9', ..]) && text.iter().all(u8::is_ascii_digit);
+    if canonical {
+        std::str::from_utf8(text).ok()?.parse().ok()
+    } else {
+        None
+    }
 }

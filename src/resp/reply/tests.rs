@@ -1,13 +1,23 @@
-<<<<<<< ours
-
-=======
 use proptest::prelude::*;
 use redis_protocol::resp3::decode::complete::decode_range;
 
 use super::*;
 
 /// What is told of one reply: where it ends and everything that can be asked of it.
-type Told = (usize, Result<(u8, Option<i64>, Option<Vec<u8>>, Option<i64>, Option<Vec<u8>>, Option<Vec<u8>>), ProtocolError>);
+type Told = (
+    usize,
+    Result<
+        (
+            u8,
+            Option<i64>,
+            Option<Vec<u8>>,
+            Option<i64>,
+            Option<Vec<u8>>,
+            Option<Vec<u8>>,
+        ),
+        ProtocolError,
+    >,
+);
 
 fn told(stream: &[u8], sizes: &[usize]) -> Vec<Told> {
     let (mut scanner, mut told, mut at) = (ReplyScanner::new(), Vec::new(), 0);
@@ -20,14 +30,17 @@ fn told(stream: &[u8], sizes: &[usize]) -> Vec<Told> {
                 Ok(ReplyStep::More) => assert_eq!(at, end, "everything was consumed"),
                 Ok(ReplyStep::End) => {
                     let owned = |bytes: &[u8]| bytes.to_vec();
-                    told.push((at, Ok((
-                        scanner.kind(),
-                        scanner.length(),
-                        scanner.first().map(owned),
-                        scanner.count(),
-                        scanner.status().map(owned),
-                        scanner.error_code().map(owned),
-                    ))));
+                    told.push((
+                        at,
+                        Ok((
+                            scanner.kind(),
+                            scanner.length(),
+                            scanner.first().map(owned),
+                            scanner.count(),
+                            scanner.status().map(owned),
+                            scanner.error_code().map(owned),
+                        )),
+                    ));
                 }
                 Err(error) => {
                     told.push((at, Err(error)));
@@ -45,7 +58,11 @@ fn told(stream: &[u8], sizes: &[usize]) -> Vec<Told> {
 /// A scanner that has just read the one reply that `text` is.
 fn read(text: &str) -> ReplyScanner {
     let mut scanner = ReplyScanner::new();
-    assert_eq!(scanner.scan(text.as_bytes()), (text.len(), Ok(ReplyStep::End)), "{text:?}");
+    assert_eq!(
+        scanner.scan(text.as_bytes()),
+        (text.len(), Ok(ReplyStep::End)),
+        "{text:?}"
+    );
     scanner
 }
 
@@ -56,10 +73,31 @@ fn refused(text: &str) -> bool {
 #[test]
 fn every_kind_of_reply_ends_where_it_ends() {
     for text in [
-        "+OK\r\n", "-ERR no\r\n", ":-5\r\n", "$-1\r\n", "$0\r\n\r\n", "$4\r\na\r\nb\r\n", "*0\r\n", "*-1\r\n", "_\r\n", ",1.5\r\n", ",inf\r\n",
-        "#t\r\n", "!5\r\nERR x\r\n", "=7\r\ntxt:a\nb\r\n", "(123456789012345678901234567890\r\n", "*2\r\n:1\r\n*1\r\n$1\r\nx\r\n",
-        "%2\r\n+a\r\n:1\r\n+b\r\n*0\r\n", "~1\r\n_\r\n", ">2\r\n+message\r\n+x\r\n", "|1\r\n+a\r\n*1\r\n+b\r\n:5\r\n", "|0\r\n+x\r\n",
-        "*2\r\n|1\r\n+a\r\n+b\r\n:1\r\n:2\r\n", "*2\r\n>2\r\n+invalidate\r\n*1\r\n+k\r\n:1\r\n:2\r\n", "%0\r\n", "+a\rb\r\r\n",
+        "+OK\r\n",
+        "-ERR no\r\n",
+        ":-5\r\n",
+        "$-1\r\n",
+        "$0\r\n\r\n",
+        "$4\r\na\r\nb\r\n",
+        "*0\r\n",
+        "*-1\r\n",
+        "_\r\n",
+        ",1.5\r\n",
+        ",inf\r\n",
+        "#t\r\n",
+        "!5\r\nERR x\r\n",
+        "=7\r\ntxt:a\nb\r\n",
+        "(123456789012345678901234567890\r\n",
+        "*2\r\n:1\r\n*1\r\n$1\r\nx\r\n",
+        "%2\r\n+a\r\n:1\r\n+b\r\n*0\r\n",
+        "~1\r\n_\r\n",
+        ">2\r\n+message\r\n+x\r\n",
+        "|1\r\n+a\r\n*1\r\n+b\r\n:5\r\n",
+        "|0\r\n+x\r\n",
+        "*2\r\n|1\r\n+a\r\n+b\r\n:1\r\n:2\r\n",
+        "*2\r\n>2\r\n+invalidate\r\n*1\r\n+k\r\n:1\r\n:2\r\n",
+        "%0\r\n",
+        "+a\rb\r\r\n",
     ] {
         read(text);
         for cut in 1..text.len() {
@@ -71,27 +109,66 @@ fn every_kind_of_reply_ends_where_it_ends() {
 
 #[test]
 fn what_is_no_reply_is_refused() {
-    for text in ["x", "\r", "$-2\r\n", "$1\r\nab", "$1x", "$+1\r\n", "*01\r\n", "$1\r\na\rx", "%-1\r\n", "$?\r\n", "$\r\n", "*1\rx"] {
+    for text in [
+        "x",
+        "\r",
+        "$-2\r\n",
+        "$1\r\nab",
+        "$1x",
+        "$+1\r\n",
+        "*01\r\n",
+        "$1\r\na\rx",
+        "%-1\r\n",
+        "$?\r\n",
+        "$\r\n",
+        "*1\rx",
+    ] {
         assert!(refused(text), "{text:?}");
     }
     let most = i64::MAX;
-    assert!(refused(&format!("%{most}\r\n+a\r\n%{most}\r\n")), "the number of elements has a bound");
+    assert!(
+        refused(&format!("%{most}\r\n+a\r\n%{most}\r\n")),
+        "the number of elements has a bound"
+    );
 }
 
 #[test]
 fn what_counting_needs_is_told() {
     let subscribed = read("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:7\r\n");
-    assert_eq!((subscribed.kind(), subscribed.length(), subscribed.first(), subscribed.count()), (b'*', Some(3), Some(&b"subscribe"[..]), Some(7)));
-    assert_eq!(read(">3\r\n$11\r\nunsubscribe\r\n_\r\n:0\r\n").count(), Some(0));
-    assert_eq!(read("*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n").count(), Some(0));
+    assert_eq!(
+        (
+            subscribed.kind(),
+            subscribed.length(),
+            subscribed.first(),
+            subscribed.count()
+        ),
+        (b'*', Some(3), Some(&b"subscribe"[..]), Some(7))
+    );
+    assert_eq!(
+        read(">3\r\n$11\r\nunsubscribe\r\n_\r\n:0\r\n").count(),
+        Some(0)
+    );
+    assert_eq!(
+        read("*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n").count(),
+        Some(0)
+    );
     assert_eq!(read("*3\r\n+message\r\n+c\r\n*1\r\n:5\r\n").count(), None);
     assert_eq!(read("*3\r\n*0\r\n+c\r\n:5\r\n").count(), None);
     assert_eq!(read("*3\r\n*0\r\n+c\r\n:5\r\n").first(), None);
     assert_eq!(read("*3\r\n$-1\r\n+c\r\n:5\r\n").first(), None);
     assert_eq!(read("*2\r\n+c\r\n:5\r\n").count(), None);
-    assert_eq!(read("|1\r\n+message\r\n:1\r\n*1\r\n+pong\r\n").first(), Some(&b"pong"[..]));
-    assert_eq!(read("|1\r\n+a\r\n:1\r\n+QUEUED\r\n").status(), Some(&b"QUEUED"[..]));
-    assert_eq!(read("-NOPERM this user has no permissions\r\n").error_code(), Some(&b"NOPERM"[..]));
+    assert_eq!(
+        read("|1\r\n+message\r\n:1\r\n*1\r\n+pong\r\n").first(),
+        Some(&b"pong"[..])
+    );
+    assert_eq!(
+        read("|1\r\n+a\r\n:1\r\n+QUEUED\r\n").status(),
+        Some(&b"QUEUED"[..])
+    );
+    assert_eq!(
+        read("-NOPERM this user has no permissions\r\n").error_code(),
+        Some(&b"NOPERM"[..])
+    );
     assert!(read("!5\r\nERR x\r\n").is_error());
     assert_eq!(read("+1234567890123456789012345\r\n").status(), None);
     assert!(read("*-1\r\n").is_nil() && read("_\r\n").is_nil() && !read("*0\r\n").is_nil());
@@ -118,9 +195,15 @@ fn an_opened_array_is_told_by_its_elements() {
 fn a_nesting_of_a_hundred_thousand_costs_no_memory() {
     let mut scanner = ReplyScanner::new();
     let deep = "*1\r\n".repeat(100_000);
-    assert_eq!(scanner.scan(deep.as_bytes()), (deep.len(), Ok(ReplyStep::More)));
+    assert_eq!(
+        scanner.scan(deep.as_bytes()),
+        (deep.len(), Ok(ReplyStep::More))
+    );
     assert_eq!(scanner.scan(b":1\r\n"), (4, Ok(ReplyStep::End)));
-    assert!(std::mem::size_of::<ReplyScanner>() <= 256, "a scanner is small");
+    assert!(
+        std::mem::size_of::<ReplyScanner>() <= 256,
+        "a scanner is small"
+    );
 }
 
 #[test]
@@ -152,13 +235,25 @@ fn replies() -> impl Strategy<Value = Vec<u8>> {
         "[a-z]{0,9}".prop_map(|text| format!("=1{}\r\ntxt:{:09}\r\n", 3, text).into_bytes()),
     ];
     leaf.prop_recursive(4, 32, 5, |inner| {
-        (prop::sample::select(b"*~%".to_vec()), prop::collection::vec(inner, 0..5)).prop_map(|(kind, mut elements)| {
-            if kind == b'%' {
-                elements.truncate(elements.len() / 2 * 2);
-            }
-            let length = if kind == b'%' { elements.len() / 2 } else { elements.len() };
-            [format!("{}{length}\r\n", char::from(kind)).as_bytes(), &elements.concat()].concat()
-        })
+        (
+            prop::sample::select(b"*~%".to_vec()),
+            prop::collection::vec(inner, 0..5),
+        )
+            .prop_map(|(kind, mut elements)| {
+                if kind == b'%' {
+                    elements.truncate(elements.len() / 2 * 2);
+                }
+                let length = if kind == b'%' {
+                    elements.len() / 2
+                } else {
+                    elements.len()
+                };
+                [
+                    format!("{}{length}\r\n", char::from(kind)).as_bytes(),
+                    &elements.concat(),
+                ]
+                .concat()
+            })
     })
 }
 
@@ -196,4 +291,3 @@ proptest! {
         prop_assert_eq!(told(&stream, &[size]), told(&stream, &[64]));
     }
 }
->>>>>>> theirs

@@ -1,6 +1,3 @@
-<<<<<<< ours
-
-=======
 use proptest::prelude::*;
 use redis_protocol::resp2::{decode::decode_bytes, types::BytesFrame};
 
@@ -9,9 +6,21 @@ use super::*;
 /// What a scanner tells of a whole stream: at which byte which step came, and what was known then.
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
-    Named { at: usize, name: Vec<u8>, count: u64 },
-    End { at: usize, bytes: u64, name: Vec<u8>, first: Option<Vec<u8>>, second: Option<Vec<u8>> },
-    Blank { at: usize },
+    Named {
+        at: usize,
+        name: Vec<u8>,
+        count: u64,
+    },
+    End {
+        at: usize,
+        bytes: u64,
+        name: Vec<u8>,
+        first: Option<Vec<u8>>,
+        second: Option<Vec<u8>>,
+    },
+    Blank {
+        at: usize,
+    },
     Refused(ProtocolError),
 }
 
@@ -30,9 +39,11 @@ fn told(stream: &[u8], sizes: &[usize]) -> Vec<Told> {
                     assert_eq!(at, end, "everything was consumed");
                     continue;
                 }
-                Ok(Step::Named) => {
-                    Told::Named { at, name: owned(scanner.name()), count: scanner.argument_count() }
-                }
+                Ok(Step::Named) => Told::Named {
+                    at,
+                    name: owned(scanner.name()),
+                    count: scanner.argument_count(),
+                },
                 Ok(Step::End) => Told::End {
                     at,
                     bytes: scanner.frame_bytes(),
@@ -67,9 +78,13 @@ fn refusal(stream: &[u8]) -> Option<ProtocolError> {
 
 fn end(stream: &[u8]) -> (String, Option<Vec<u8>>, Option<Vec<u8>>) {
     match told_whole(stream).pop() {
-        Some(Told::End { name, first, second, at, .. }) if at == stream.len() => {
-            (String::from_utf8(name).unwrap(), first, second)
-        }
+        Some(Told::End {
+            name,
+            first,
+            second,
+            at,
+            ..
+        }) if at == stream.len() => (String::from_utf8(name).unwrap(), first, second),
         other => panic!("no whole command: {other:?}"),
     }
 }
@@ -80,42 +95,87 @@ fn a_command_is_named_before_it_ends() {
     assert_eq!(
         told_whole(set),
         [
-            Told::Named { at: 11, name: b"SET".to_vec(), count: 3 },
-            Told::End { at: set.len(), bytes: 28, name: b"SET".to_vec(), first: Some(b"k".to_vec()), second: Some(b"vv".to_vec()) },
+            Told::Named {
+                at: 11,
+                name: b"SET".to_vec(),
+                count: 3
+            },
+            Told::End {
+                at: set.len(),
+                bytes: 28,
+                name: b"SET".to_vec(),
+                first: Some(b"k".to_vec()),
+                second: Some(b"vv".to_vec())
+            },
         ]
     );
     assert_eq!(
         told_whole(b"lock k WAIT 5\r\n"),
         [
-            Told::Named { at: 14, name: b"LOCK".to_vec(), count: 4 },
-            Told::End { at: 15, bytes: 15, name: b"LOCK".to_vec(), first: Some(b"k".to_vec()), second: Some(b"WAIT".to_vec()) },
+            Told::Named {
+                at: 14,
+                name: b"LOCK".to_vec(),
+                count: 4
+            },
+            Told::End {
+                at: 15,
+                bytes: 15,
+                name: b"LOCK".to_vec(),
+                first: Some(b"k".to_vec()),
+                second: Some(b"WAIT".to_vec())
+            },
         ]
     );
 }
 
 #[test]
 fn names_and_arguments_too_long_are_not_told() {
-    let long = format!("*2\r\n$25\r\n{}\r\n$33\r\n{}\r\n", "n".repeat(25), "a".repeat(33));
+    let long = format!(
+        "*2\r\n$25\r\n{}\r\n$33\r\n{}\r\n",
+        "n".repeat(25),
+        "a".repeat(33)
+    );
     assert_eq!(end(long.as_bytes()), (String::new(), None, None));
     let fits = format!("{} {}\n", "n".repeat(24), "a".repeat(32));
-    assert_eq!(end(fits.as_bytes()), ("N".repeat(24), Some(vec![b'a'; 32]), None));
+    assert_eq!(
+        end(fits.as_bytes()),
+        ("N".repeat(24), Some(vec![b'a'; 32]), None)
+    );
 }
 
 #[test]
 fn a_name_with_a_nul_is_refused_because_redis_compares_it_up_to_the_nul() {
-    assert_eq!(refusal(b"*1\r\n$8\r\nMONITOR\0\r\n"), Some(ProtocolError::NulInName));
-    assert_eq!(refusal(b"\"MONITOR\\x00\"\n"), Some(ProtocolError::NulInName));
+    assert_eq!(
+        refusal(b"*1\r\n$8\r\nMONITOR\0\r\n"),
+        Some(ProtocolError::NulInName)
+    );
+    assert_eq!(
+        refusal(b"\"MONITOR\\x00\"\n"),
+        Some(ProtocolError::NulInName)
+    );
 }
 
 #[test]
 fn a_line_ends_by_64_kb_or_is_refused() {
     let spaces = " ".repeat(LINE_BYTES);
-    assert_eq!(told_whole(format!("{spaces}\n").as_bytes()), [Told::Blank { at: LINE_BYTES + 1 }]);
-    assert_eq!(refusal(format!("{spaces} \n").as_bytes()), Some(ProtocolError::TooBigInline));
+    assert_eq!(
+        told_whole(format!("{spaces}\n").as_bytes()),
+        [Told::Blank { at: LINE_BYTES + 1 }]
+    );
+    assert_eq!(
+        refusal(format!("{spaces} \n").as_bytes()),
+        Some(ProtocolError::TooBigInline)
+    );
     let digits = "1".repeat(LINE_BYTES);
-    assert_eq!(refusal(format!("*{digits}").as_bytes()), Some(ProtocolError::TooBigArgumentCount));
+    assert_eq!(
+        refusal(format!("*{digits}").as_bytes()),
+        Some(ProtocolError::TooBigArgumentCount)
+    );
     assert_eq!(refusal(format!("*{}", &digits[1..]).as_bytes()), None);
-    assert_eq!(refusal(format!("*1\r\n${digits}").as_bytes()), Some(ProtocolError::TooBigBulkCount));
+    assert_eq!(
+        refusal(format!("*1\r\n${digits}").as_bytes()),
+        Some(ProtocolError::TooBigBulkCount)
+    );
 }
 
 #[test]
@@ -129,7 +189,10 @@ fn a_value_of_hundreds_of_megabytes_is_passed_over_in_pieces() {
         assert_eq!(scanner.scan(&piece), (piece.len(), Ok(Step::More)));
     }
     assert_eq!(scanner.scan(b"\r\n"), (2, Ok(Step::End)));
-    assert_eq!(refusal(format!("*1\r\n${}\r\n", BULK_BYTES + 1).as_bytes()), Some(ProtocolError::InvalidBulkLength));
+    assert_eq!(
+        refusal(format!("*1\r\n${}\r\n", BULK_BYTES + 1).as_bytes()),
+        Some(ProtocolError::InvalidBulkLength)
+    );
 }
 
 #[test]
@@ -150,7 +213,10 @@ fn ten_megabytes_byte_by_byte_cost_one_step_a_byte() {
         }
     }
     assert_eq!(calls, bytes);
-    assert!(std::mem::size_of::<RequestScanner>() <= 192, "a scanner is small");
+    assert!(
+        std::mem::size_of::<RequestScanner>() <= 192,
+        "a scanner is small"
+    );
 }
 
 #[test]
@@ -160,7 +226,10 @@ fn arguments_are_split_as_redis_splits_them() {
         ("  a\tb\r\r\n", Ok(vec!["a", "b"])),
         ("a\x0bb \x0b c\n", Ok(vec!["a\x0bb", "c"])),
         ("\"\" ''\n", Ok(vec!["", ""])),
-        (r#""a\n\r\t\b\a\\\"\x41\q" x"#, Ok(vec!["a\n\r\t\x08\x07\\\"Aq", "x"])),
+        (
+            r#""a\n\r\t\b\a\\\"\x41\q" x"#,
+            Ok(vec!["a\n\r\t\x08\x07\\\"Aq", "x"]),
+        ),
         (r#""\x4" "\xg" "\x4\x41""#, Ok(vec!["x4", "xg", "x4A"])),
         (r"'a\'b\n\\' c", Ok(vec![r"a'b\n\\", "c"])),
         (r#"a"b c"'"#, Err(())),
@@ -172,22 +241,50 @@ fn arguments_are_split_as_redis_splits_them() {
         ("\"a\\", Err(())),
         ("\r\n", Ok(vec![])),
     ] {
-        let line = if line.ends_with('\n') { line.to_owned() } else { format!("{line}\n") };
+        let line = if line.ends_with('\n') {
+            line.to_owned()
+        } else {
+            format!("{line}\n")
+        };
         let found = arguments(&Bytes::from(line.clone()), 8);
         let expected = expected.map(|words| words.into_iter().map(Bytes::from).collect::<Vec<_>>());
-        assert_eq!(found, expected.map_err(|()| ProtocolError::UnbalancedQuotes), "{line:?}");
+        assert_eq!(
+            found,
+            expected.map_err(|()| ProtocolError::UnbalancedQuotes),
+            "{line:?}"
+        );
     }
 }
 
 #[test]
 fn only_one_whole_frame_with_few_arguments_is_split() {
     let split = |frame: &'static str, most| arguments(&Bytes::from_static(frame.as_bytes()), most);
-    assert_eq!(split("*2\r\n$1\r\na\r\n$1\r\nb\r\n", 2), Ok(vec!["a".into(), "b".into()]));
-    assert_eq!(split("*2\r\n$1\r\na\r\n$1\r\nb\r\n", 1), Err(ProtocolError::TooManyArguments));
+    assert_eq!(
+        split("*2\r\n$1\r\na\r\n$1\r\nb\r\n", 2),
+        Ok(vec!["a".into(), "b".into()])
+    );
+    assert_eq!(
+        split("*2\r\n$1\r\na\r\n$1\r\nb\r\n", 1),
+        Err(ProtocolError::TooManyArguments)
+    );
     assert_eq!(split("a b\n", 1), Err(ProtocolError::TooManyArguments));
-    assert_eq!(split("*2147483647\r\n$1\r\na\r\n", 16), Err(ProtocolError::TooManyArguments));
-    for frame in ["", "*1\r\n", "*1\r\n$1\r\na\r", "*1\r\n$1\r\na\r\n*", "a", "a\nb"] {
-        assert_eq!(split(frame, 8), Err(ProtocolError::NotOneFrame), "{frame:?}");
+    assert_eq!(
+        split("*2147483647\r\n$1\r\na\r\n", 16),
+        Err(ProtocolError::TooManyArguments)
+    );
+    for frame in [
+        "",
+        "*1\r\n",
+        "*1\r\n$1\r\na\r",
+        "*1\r\n$1\r\na\r\n*",
+        "a",
+        "a\nb",
+    ] {
+        assert_eq!(
+            split(frame, 8),
+            Err(ProtocolError::NotOneFrame),
+            "{frame:?}"
+        );
     }
 }
 
@@ -204,8 +301,35 @@ fn multibulk(arguments: &[Vec<u8>]) -> Vec<u8> {
 /// Streams that look like the protocol, and often are.
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let bits = prop::sample::select(vec![
-        "*1\r\n", "*2\r\n", "*0\r\n", "*-1\r\n", "*3\rx", "$4\r\nPING\r\n", "$4\r\nPING..", "$0\r\n\r\n", "$1\r\nk\r\n", "$-1\r\n", "$",
-        "*", "\r", "\n", "\r\n", "ping\r\n", " ", "\"", "'", "\\", "\\x", "4", "1", "g", "set k \"v\\x41\"\n", "'a\\'b' c\n", "\x0b", "\0", "x",
+        "*1\r\n",
+        "*2\r\n",
+        "*0\r\n",
+        "*-1\r\n",
+        "*3\rx",
+        "$4\r\nPING\r\n",
+        "$4\r\nPING..",
+        "$0\r\n\r\n",
+        "$1\r\nk\r\n",
+        "$-1\r\n",
+        "$",
+        "*",
+        "\r",
+        "\n",
+        "\r\n",
+        "ping\r\n",
+        " ",
+        "\"",
+        "'",
+        "\\",
+        "\\x",
+        "4",
+        "1",
+        "g",
+        "set k \"v\\x41\"\n",
+        "'a\\'b' c\n",
+        "\x0b",
+        "\0",
+        "x",
     ]);
     prop::collection::vec(bits, 0..16).prop_map(|bits| bits.concat().into_bytes())
 }
@@ -273,4 +397,3 @@ proptest! {
         prop_assert_eq!(first, Ok(Step::Named));
     }
 }
->>>>>>> theirs
