@@ -160,7 +160,7 @@ impl QueueTimes {
         let mut ms = |key, default, allowed| duration(typed, key, default, allowed).map(millis);
         Ok(Self {
             max_handoff_time_ms: ms("lock.max_handoff_time", "5s", MILLISECOND..=DAY)?,
-            yield_pause_ms: ms("lock.yield_pause", "0ms", zero..=HOUR)?,
+            yield_pause_ms: ms("lock.yield_pause", "20ms", zero..=HOUR)?,
             return_ms: ms("queue.return", "2s", zero..=HOUR)?,
             max_delay_ms: ms("ask.max_delay", "15ms", zero..=HOUR)?,
             ask_at_least_every_ms: ms("ask.at_least_every", "60s", MILLISECOND..=DAY)?,

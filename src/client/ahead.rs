@@ -141,7 +141,13 @@ impl Ahead {
                     tell(its_token);
                 }
             }
-            before.insert(own);
+            // What overtook goes first at the gate, too.
+            if started.is_none() {
+                // What overtook goes first at the gate, too.
+                if started.is_none() {
+                    before.insert(own);
+                }
+            }
         }
     }
 
@@ -151,8 +157,8 @@ impl Ahead {
         if self.commands.is_empty() {
             *self = Self::new();
         } else {
-            self.seen -= frame_bytes;
-            self.frame_at -= frame_bytes;
+            self.seen = self.seen.saturating_sub(frame_bytes);
+            self.frame_at = self.frame_at.saturating_sub(frame_bytes);
         }
         match kept {
             Some(Kept::Lock { started, .. }) => started,

@@ -37,7 +37,7 @@ use super::{
 use crate::{
     error::SHUTDOWN,
     gate::{self, Answer, Grant, Info, Pending, Wish},
-    limits::{LEAST_BUFFER_BYTES, LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES},
+    limits::{LEAST_BUFFER_BYTES, LINE_BYTES, LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES},
     lock::{Refusal, Token},
     resp::{Protocol, RequestScanner, Step, arguments},
     store::{Later, LockName},
@@ -86,6 +86,8 @@ enum Frame {
     Unnamed,
     Ordinary,
     Lock,
+    /// Longer than what is kept whole: it is passed over, and refused at its end.
+    Excess,
 }
 
 /// What stands at the front of the connection.
@@ -100,6 +102,8 @@ enum Turn {
     Looking(Later<Result<Info, Bytes>>),
     /// A lock command that was answered; the reply is to be written.
     Answered(Answer),
+    /// A command that is refused, once everything before it is answered.
+    Refusing(String),
     /// An error to close with, once everything before it is answered.
     Failing(String),
 }
@@ -198,7 +202,8 @@ impl Session {
 
     fn reads(&self) -> bool {
         let most = match self.turn {
-            Turn::Open => LEAST_BUFFER_BYTES,
+            // Until its name is known a frame is kept, and the longest line is an inline command's.
+            Turn::Open => LINE_BYTES + LEAST_BUFFER_BYTES,
             _ => self.shared.limits.kept_bytes,
         };
         !self.closing
@@ -341,6 +346,13 @@ impl Session {
                 Poll::Pending => self.stay(Turn::Looking(look)),
             },
             Turn::Answered(answer) => self.answer(answer),
+            Turn::Refusing(text) => {
+                if !self.back.is_settled() {
+                    return self.stay(Turn::Refusing(text));
+                }
+                self.silent = self.back.silences();
+                self.write_answer(|out, protocol| answer::error(out, protocol, &text))
+            }
             Turn::Failing(text) => {
                 if !self.back.is_settled() {
                     return self.stay(Turn::Failing(text));
@@ -390,6 +402,7 @@ impl Session {
     fn step(&mut self, step: Step) {
         match step {
             Step::More => {}
+            Step::Named if self.frame != Frame::Unnamed => {}
             Step::Named => {
                 let is_lock = Verb::of(self.scanner.name()).is_some();
                 self.frame = if is_lock {
@@ -399,24 +412,34 @@ impl Session {
                 };
             }
             Step::Blank => return self.blank(),
-            Step::End if self.frame == Frame::Lock => return self.lock_command(),
-            Step::End => return self.ordinary_command(),
+            Step::End => {
+                return match std::mem::replace(&mut self.frame, Frame::Unnamed) {
+                    Frame::Lock => self.lock_command(),
+                    Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
+                    Frame::Excess => self.excess(),
+                };
+            }
         }
-        let held_back = self.scanned - self.passing;
+        let is_long = self.scanned - self.passing > LOCK_COMMAND_BYTES;
         match self.frame {
+            // So long a name or line is no lock command.
+            Frame::Unnamed if is_long => self.frame = Frame::Ordinary,
             Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
-            Frame::Lock if held_back > LOCK_COMMAND_BYTES => {
-                self.fail(format!(
-                    "ERR a lock command has {LOCK_COMMAND_BYTES} bytes at most"
-                ));
-            }
-            Frame::Ordinary if held_back > LOCK_COMMAND_BYTES => {
-                self.fail(format!(
-                    "ERR without a Redis a command has {LOCK_COMMAND_BYTES} bytes at most"
-                ));
-            }
+            Frame::Ordinary | Frame::Lock if is_long => self.frame = Frame::Excess,
+            Frame::Excess => drop(self.take_frame()),
             _ => {}
         }
+    }
+
+    fn excess(&mut self) {
+        self.take_frame();
+        self.ahead.turn(self.frame_bytes());
+        let what = if self.back.streams() {
+            "a lock command"
+        } else {
+            "without a Redis a command"
+        };
+        self.turn = Turn::Refusing(format!("ERR {what} has {LOCK_COMMAND_BYTES} bytes at most"));
     }
 
     /// The front of the inbox up to the frame being read goes to Redis.
@@ -451,10 +474,12 @@ impl Session {
         }
     }
 
+    fn frame_bytes(&self) -> usize {
+        usize::try_from(self.scanner.frame_bytes()).unwrap_or(usize::MAX)
+    }
+
     fn ordinary_command(&mut self) {
-        self.frame = Frame::Unnamed;
-        let bytes = usize::try_from(self.scanner.frame_bytes()).unwrap_or(usize::MAX);
-        self.ahead.turn(bytes);
+        self.ahead.turn(self.frame_bytes());
         if self.back.streams() {
             self.passing = self.scanned;
             if let Err(error) = self.back.sent(&self.scanner) {
@@ -474,7 +499,6 @@ impl Session {
     }
 
     fn lock_command(&mut self) {
-        self.frame = Frame::Unnamed;
         let frame = self.take_frame();
         self.turn = match self.ahead.turn(frame.len()) {
             // It overtook: its answer is there, or on its way.

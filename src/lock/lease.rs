@@ -37,19 +37,53 @@ impl Lease {
 
 /// Handovers in a row, without the lock being free in between. They are capped, or the clients of
 /// one gate could keep everybody else's out for ever.
+///
+/// To be released is not enough: this gate knows of the release first, while other gates learn of it
+/// by a push, and may delay their asks. So the lock then lies free for a pause. Where nobody else
+/// wants it that is time lost, so the pauses are spaced out, until one of them is used.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
     handoffs: u32,
     since: Time,
+    /// When the last pause was made, or the first grant.
+    paused_at: Option<Time>,
+    /// A pause was made, and it is not known yet whether anybody used it.
+    pausing: bool,
+    /// Somebody used the last pause.
+    rivals: bool,
 }
+
+/// Of the time spent on a lock that nobody else wants, pauses take this fraction at most.
+const PAUSES_ARE_ONE_IN: u64 = 50;
 
 impl Chain {
     /// The lock was taken when it was free.
     pub fn begin(&mut self, now: Time) {
-        *self = Self {
-            handoffs: 0,
-            since: now,
-        };
+        self.handoffs = 0;
+        self.since = now;
+        self.paused_at.get_or_insert(now);
+        if std::mem::take(&mut self.pausing) {
+            self.rivals = false;
+        }
+    }
+
+    /// The lock was found held by somebody else.
+    pub fn found_held(&mut self) {
+        if std::mem::take(&mut self.pausing) {
+            self.rivals = true;
+        }
+    }
+
+    /// The lock was released though somebody waits here: how long to let others try, in milliseconds.
+    pub fn pause_ms(&mut self, now: Time, settings: &Settings) -> u64 {
+        let pause_ms = settings.yield_pause_ms;
+        let last = self.paused_at.unwrap_or(now);
+        if !self.rivals && now.millis_since(last) < pause_ms.saturating_mul(PAUSES_ARE_ONE_IN) {
+            return 0;
+        }
+        self.paused_at = Some(now);
+        self.pausing = true;
+        pause_ms
     }
 
     /// The lock was handed over.

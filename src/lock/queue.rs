@@ -518,6 +518,7 @@ impl Queue {
             }
             Outcome::Held { holder, ttl_ms } => {
                 self.pace.in_vain(asked.on_push);
+                self.chain.found_held();
                 self.held(asked, holder, ttl_ms, turn);
             }
             Outcome::Refused(error) => {
@@ -588,8 +589,10 @@ impl Queue {
             Outcome::Free => {
                 self.tell(asked, Reply::Done, turn);
                 self.free();
-                // Where somebody waits here, others get their turn first.
-                self.pace.pause(turn.now, turn.settings.yield_pause_ms);
+                if !self.places.is_empty() && self.chain.is_long(turn.now, turn.settings) {
+                    let pause_ms = self.chain.pause_ms(turn.now, turn.settings);
+                    self.pace.pause(turn.now, pause_ms);
+                }
             }
             Outcome::Held { .. } | Outcome::Granted { .. } => {
                 self.tell(asked, self.not_held(asked, *user, token, turn.now), turn);

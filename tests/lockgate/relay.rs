@@ -263,7 +263,8 @@ fn the_database_of_the_connection_is_that_of_its_locks() {
 fn a_password_is_needed_for_locks_as_for_everything() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&["--requirepass", "hunter2"]);
-    let gate = Lockgate::in_front_of(&redis);
+    let url = redis.url().replace("redis://", "redis://:hunter2@");
+    let gate = Lockgate::start(&["--upstream", &url]);
     let mut client = gate.client();
     let refused = |reply: Value, code: &str| assert!(reply.error().starts_with(code), "{reply:?}");
     for command in [
