@@ -48,8 +48,15 @@ fn log_to_stderr(directive: &str) {
     }
 }
 
-#[tokio::main]
-async fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.threads)
+        .enable_all()
+        .build()?;
+    runtime.block_on(until_told_to_end(config))
+}
+
+async fn until_told_to_end(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let shutdown = async move {

@@ -359,8 +359,6 @@ fn a_url_that_is_none_is_refused_without_showing_its_password() {
         "redis://u:hunter2@r:65536",
         "redis://u:hunter2@r/1",
         "redis://u:hunter2@r?protocol=resp3",
-        "redis://u:hunter2%zz@r",
-        "redis://u:hunter2%+1@r",
         "redis://u:hunter2@[::1",
         "redis://u:hunter2@::1",
         "rediss://u:hunter2@r",
