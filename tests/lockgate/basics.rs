@@ -178,10 +178,7 @@ fn wrong_use_gets_the_words_of_redis() {
             "LOCK k PX ten",
             "ERR value is not an integer or out of range",
         ),
-        (
-            "LOCK k WAIT -1",
-            "ERR value is not an integer or out of range",
-        ),
+        ("LOCK k WAIT -1", "ERR timeout is negative"),
         ("LOCK k PX 0", "ERR invalid expire time in 'lock' command"),
         ("LOCK k EX -5", "ERR invalid expire time in 'lock' command"),
         (

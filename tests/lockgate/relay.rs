@@ -263,7 +263,8 @@ fn the_database_of_the_connection_is_that_of_its_locks() {
 fn a_password_is_needed_for_locks_as_for_everything() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&["--requirepass", "hunter2"]);
-    let gate = Lockgate::in_front_of(&redis);
+    let url = redis.url().replace("redis://", "redis://:hunter2@");
+    let gate = Lockgate::start(&["--upstream", &url]);
     let mut client = gate.client();
     let refused = |reply: Value, code: &str| assert!(reply.error().starts_with(code), "{reply:?}");
     for command in [
@@ -377,12 +378,15 @@ fn what_a_client_sent_before_closing_runs() {
     for count in [1, 10, 1_000] {
         let mut client = place.client();
         client.write_raw(&frame(&["INCR", "n"]).repeat(count));
+        // Closed at once, what fits into one packet; the others only for writing, since a system
+        // throws away what it has not sent yet when replies are left unread.
         client.finish_sending();
-        drop(client);
+        let kept = (count > 10).then_some(client);
         total += count;
         eventually("all of them ran", || {
             direct.say("GET n") == total.to_string()
         });
+        drop(kept);
     }
 }
 

@@ -126,7 +126,12 @@ fn waiting_costs_redis_nothing() {
     }
     let commands = monitor.commands_on("k");
     // LOCKINFO was not asked; one ask for all, and one more where a push came in between.
-    assert!(commands.len() <= 2, "{commands:?}");
+    let some = &commands[..commands.len().min(5)];
+    assert!(
+        commands.len() <= 2,
+        "{} commands, {some:?} …",
+        commands.len()
+    );
 }
 
 #[test]
@@ -143,27 +148,6 @@ fn nothing_is_left_when_everybody_is_done() {
     eventually("no lock is known any more", || {
         observer.say("LOCKS").items().is_empty()
     });
-}
-
-#[test]
-fn a_user_without_the_right_to_a_key_gets_no_lock_by_that_name() {
-    let place = Place::with_redis(Machine::shared());
-    let mut admin = place.redis().client();
-    assert_eq!(admin.say("ACL SETUSER ann on >pw ~mine:* +@all"), "OK");
-    let mut ann = place.client();
-    assert_eq!(ann.say("AUTH ann pw"), "OK");
-    assert_eq!(ann.say("LOCK mine:1 TOKEN t"), "t");
-    assert_eq!(ann.say("UNLOCK mine:1 t"), 1);
-    for command in [
-        "LOCK yours:1 TOKEN t",
-        "TRYLOCK yours:1",
-        "UNLOCK yours:1 t",
-        "RELOCK yours:1 t",
-    ] {
-        let reply = ann.say(command);
-        assert!(reply.error().starts_with("NOPERM"), "{command}: {reply:?}");
-    }
-    assert_eq!(admin.say("EXISTS yours:1"), 0);
 }
 
 #[test]
