@@ -378,12 +378,15 @@ fn what_a_client_sent_before_closing_runs() {
     for count in [1, 10, 1_000] {
         let mut client = place.client();
         client.write_raw(&frame(&["INCR", "n"]).repeat(count));
+        // Closed at once, what fits into one packet; the others only for writing, since a system
+        // throws away what it has not sent yet when replies are left unread.
         client.finish_sending();
-        drop(client);
+        let kept = (count > 10).then_some(client);
         total += count;
         eventually("all of them ran", || {
             direct.say("GET n") == total.to_string()
         });
+        drop(kept);
     }
 }
 

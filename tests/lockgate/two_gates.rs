@@ -27,32 +27,10 @@ struct Interval {
 fn the_clients_of_two_gates_exclude_each_other_and_both_are_served() {
     let _machine = Machine::alone();
     let redis = RedisServer::start(&[]);
-    // Turns are given up sooner than by default, so that several fall into this test.
-    let start = || {
-        let environment = [("LOCKGATE_LOCK_MAX_HANDOFFS", "16")];
-        Lockgate::start_with(&["--upstream", &redis.url()], &environment)
-    };
-    let gates = [start(), start()];
+    let gates = [Lockgate::in_front_of(&redis), Lockgate::in_front_of(&redis)];
     let mut monitor = Monitor::start(&redis);
-
-    // Read and written in two steps: a lost update shows that two held the lock.
-    let counter = AtomicU64::new(0);
-    let mut intervals = compete(&gates, &counter);
-
-    assert_eq!(counter.load(Relaxed), ACQUISITIONS as u64);
-    assert_eq!(intervals.len(), ACQUISITIONS);
-    intervals.sort_by_key(|interval| interval.from);
-    for pair in intervals.windows(2) {
-        assert!(pair[0].to <= pair[1].from, "two held the lock at a time");
-    }
-    let turns = intervals
-        .windows(2)
-        .filter(|pair| pair[0].gate != pair[1].gate)
-        .count();
-    assert!(
-        turns >= 4,
-        "only {turns} times the lock went from one gate to the other"
-    );
+    let intervals = compete(&gates);
+    assert_exclusive(&intervals);
     let commands = monitor.commands_on("shared").len();
     assert!(
         commands <= ACQUISITIONS * 2 + 20,
@@ -60,9 +38,40 @@ fn the_clients_of_two_gates_exclude_each_other_and_both_are_served() {
     );
 }
 
-fn compete(gates: &[Lockgate; 2], counter: &AtomicU64) -> Vec<Interval> {
+#[test]
+fn the_gates_take_turns() {
+    let _machine = Machine::alone();
+    let redis = RedisServer::start(&[]);
+    // Turns are given up sooner than by default, so that many fall into this test.
+    let environment = [
+        ("LOCKGATE_LOCK_MAX_HANDOFFS", "16"),
+        ("LOCKGATE_LOCK_YIELD_PAUSE", "2ms"),
+        ("LOCKGATE_ASK_MAX_DELAY", "1ms"),
+    ];
+    let start = || Lockgate::start_with(&["--upstream", &redis.url()], &environment);
+    let intervals = compete(&[start(), start()]);
+    assert_exclusive(&intervals);
+    let pairs = intervals.windows(2);
+    let turns = pairs.filter(|pair| pair[0].gate != pair[1].gate).count();
+    assert!(
+        turns >= 4,
+        "only {turns} times the lock went from one gate to the other"
+    );
+}
+
+fn assert_exclusive(intervals: &[Interval]) {
+    assert_eq!(intervals.len(), ACQUISITIONS);
+    for pair in intervals.windows(2) {
+        assert!(pair[0].to <= pair[1].from, "two held the lock at a time");
+    }
+}
+
+/// Lets the clients of both gates take the lock; returns who had it when, in order.
+fn compete(gates: &[Lockgate; 2]) -> Vec<Interval> {
+    // Read and written in two steps: a lost update shows that two held the lock.
+    let counter = &AtomicU64::new(0);
     let ready = Barrier::new(2 * CLIENTS_PER_GATE);
-    thread::scope(|threads| {
+    let mut intervals: Vec<Interval> = thread::scope(|threads| {
         let clients: Vec<_> = (0..2 * CLIENTS_PER_GATE)
             .map(|i| {
                 let (gate, ready) = (i % 2, &ready);
@@ -91,7 +100,10 @@ fn compete(gates: &[Lockgate; 2], counter: &AtomicU64) -> Vec<Interval> {
             .into_iter()
             .flat_map(|client| client.join().unwrap())
             .collect()
-    })
+    });
+    assert_eq!(counter.load(Relaxed), ACQUISITIONS as u64);
+    intervals.sort_by_key(|interval| interval.from);
+    intervals
 }
 
 #[test]

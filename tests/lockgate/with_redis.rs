@@ -126,7 +126,12 @@ fn waiting_costs_redis_nothing() {
     }
     let commands = monitor.commands_on("k");
     // LOCKINFO was not asked; one ask for all, and one more where a push came in between.
-    assert!(commands.len() <= 2, "{commands:?}");
+    let some = &commands[..commands.len().min(5)];
+    assert!(
+        commands.len() <= 2,
+        "{} commands, {some:?} …",
+        commands.len()
+    );
 }
 
 #[test]
