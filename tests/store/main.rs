@@ -10,3 +10,4 @@ mod pushes;
 mod questions;
 mod redis;
 mod refusals;
+mod throughput;
