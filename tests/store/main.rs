@@ -6,6 +6,7 @@
 
 mod bed;
 mod failures;
+mod network;
 mod pushes;
 mod questions;
 mod redis;
