@@ -1,6 +1,6 @@
 //! Connections that break, servers that hang, come late or never read.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use lockgate::{
     lock::{Answer, Outcome, Question, Token, UserId},
@@ -67,6 +67,39 @@ async fn what_is_under_way_when_the_connection_breaks_is_unknown() {
     let () = other.say("CLIENT UNPAUSE").await;
     let after = armed(&bed.ask(&lock("0"), "me", LONG).await);
     assert_ne!(link, after);
+}
+
+/// Or a queue that asks again would ask in vain, over and over, until the link is replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hears_unknown_and_asks_again_at_once_is_not_given_the_broken_link() {
+    let bed = Arc::new(Bed::redis());
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    bed.hold(&lock("a"), "me").await;
+    let () = other.say("CLIENT PAUSE 600000 WRITE").await;
+    let askers: Vec<_> = (0..50)
+        .map(|n| {
+            let (bed, name) = (Arc::clone(&bed), lock(format!("{n}")));
+            tokio::spawn(async move {
+                (
+                    bed.ask(&name, "me", LONG).await,
+                    bed.ask(&name, "me", LONG).await,
+                )
+            })
+        })
+        .collect();
+    while other.blocked_clients().await == 0 {
+        tokio::task::yield_now().await;
+    }
+    other.kill_others().await;
+    let () = other.say("CLIENT UNPAUSE").await;
+    for asker in askers {
+        let (first, second) = asker.await.unwrap();
+        // What comes after the break is asked on the next link and granted.
+        if first != UNKNOWN {
+            granted(&first);
+        }
+        granted(&second);
+    }
 }
 
 #[tokio::test]
