@@ -292,3 +292,110 @@ async fn sweep(shelf: Arc<Shelf>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: UserId = UserId(0);
+
+    fn token(text: &'static str) -> Token {
+        Token::new(text.as_bytes())
+    }
+
+    fn granted(deadline: u64) -> Outcome {
+        Outcome::Granted {
+            deadline: Deadline(deadline),
+            fresh: true,
+        }
+    }
+
+    /// The sweeper may be late; the questions are not.
+    #[test]
+    fn from_its_deadline_on_a_lock_is_free_to_every_question() {
+        let name = LockName {
+            database: 0,
+            key: "a".into(),
+        };
+        let (user, me, only_if) = (USER, token("me"), None);
+        let ask = |lease_ms| Question::Ask {
+            user,
+            token: me.clone(),
+            lease_ms,
+        };
+        let extend = Question::Extend {
+            user,
+            token: me.clone(),
+            lease_ms: 100,
+        };
+        let hand_over = Question::HandOver {
+            user,
+            from: me.clone(),
+            only_if,
+            to: token("you"),
+            lease_ms: 100,
+        };
+        let release = Question::Release {
+            user,
+            token: me.clone(),
+            only_if,
+        };
+        let not_released = Outcome::Held {
+            holder: None,
+            ttl_ms: None,
+        };
+        for (question, before, after) in [
+            (ask(100), granted(1_109), granted(1_110)),
+            (extend, granted(1_109), Outcome::Free),
+            (hand_over, granted(1_109), Outcome::Free),
+            (release, Outcome::Free, not_released),
+        ] {
+            for (now, expected) in [(1_009, before), (1_010, after)] {
+                let mut locks = Locks::default();
+                assert_eq!(locks.answer(&name, &ask(10), 1_000), granted(1_010));
+                let outcome = locks.answer(&name, &question, now);
+                assert_eq!(outcome, expected, "{question:?} at {now}");
+            }
+        }
+    }
+
+    /// Whatever became of the locks, no trace of them stays.
+    #[test]
+    fn nothing_is_left_of_locks_that_ended() {
+        let mut locks = Locks::default();
+        let (user, me, only_if) = (USER, token("me"), None);
+        for number in 0..5_000_u64 {
+            let name = LockName {
+                database: 0,
+                key: number.to_string().into(),
+            };
+            let ask = Question::Ask {
+                user,
+                token: me.clone(),
+                lease_ms: 1 + number % 7,
+            };
+            let extend = Question::Extend {
+                user,
+                token: me.clone(),
+                lease_ms: 500,
+            };
+            let release = Question::Release {
+                user,
+                token: me.clone(),
+                only_if,
+            };
+            locks.answer(&name, &ask, 0);
+            match number % 3 {
+                0 => drop(locks.answer(&name, &extend, 0)),
+                1 => drop(locks.answer(&name, &release, 0)),
+                _ => {}
+            }
+        }
+        let mut gone = 0;
+        while locks.first_deadline().is_some_and(|at| at <= 500) {
+            gone += locks.remove_expired(500).len();
+        }
+        assert_eq!(gone, 5_000 - 5_000 / 3 - 1);
+        assert!(locks.held.is_empty() && locks.deadlines.is_empty());
+    }
+}

@@ -41,6 +41,14 @@ impl Listener for Recorder {
     }
 }
 
+pub(crate) struct NobodyListens;
+
+impl Listener for NobodyListens {
+    fn changed(&self, _: LinkId, _: &LockName) {}
+
+    fn deaf(&self, _: LinkId) {}
+}
+
 pub(crate) struct Bed {
     store: Arc<dyn Store>,
     told: mpsc::UnboundedReceiver<Told>,
@@ -191,6 +199,14 @@ pub(crate) fn ask(holder: &str, lease_ms: u64) -> Question {
         user: USER,
         token: token(holder),
         lease_ms,
+    }
+}
+
+pub(crate) fn release(holder: &str) -> Question {
+    Question::Release {
+        user: USER,
+        token: token(holder),
+        only_if: None,
     }
 }
 

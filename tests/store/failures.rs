@@ -1,6 +1,6 @@
 //! Connections that break, servers that hang, come late or never read.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use lockgate::{
     lock::{Answer, Outcome, Question, Token, UserId},
@@ -14,6 +14,7 @@ use tokio::{
 
 use crate::{
     bed::{Bed, LONG, PATIENCE, Told, armed, ask, granted, lock, lock_in},
+    network::Network,
     redis::{Server, settings},
 };
 
@@ -66,6 +67,39 @@ async fn what_is_under_way_when_the_connection_breaks_is_unknown() {
     let () = other.say("CLIENT UNPAUSE").await;
     let after = armed(&bed.ask(&lock("0"), "me", LONG).await);
     assert_ne!(link, after);
+}
+
+/// Or a queue that asks again would ask in vain, over and over, until the link is replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hears_unknown_and_asks_again_at_once_is_not_given_the_broken_link() {
+    let bed = Arc::new(Bed::redis());
+    let mut other = bed.server.as_ref().unwrap().client().await;
+    bed.hold(&lock("a"), "me").await;
+    let () = other.say("CLIENT PAUSE 600000 WRITE").await;
+    let askers: Vec<_> = (0..50)
+        .map(|n| {
+            let (bed, name) = (Arc::clone(&bed), lock(format!("{n}")));
+            tokio::spawn(async move {
+                (
+                    bed.ask(&name, "me", LONG).await,
+                    bed.ask(&name, "me", LONG).await,
+                )
+            })
+        })
+        .collect();
+    while other.blocked_clients().await == 0 {
+        tokio::task::yield_now().await;
+    }
+    other.kill_others().await;
+    let () = other.say("CLIENT UNPAUSE").await;
+    for asker in askers {
+        let (first, second) = asker.await.unwrap();
+        // What comes after the break is asked on the next link and granted.
+        if first != UNKNOWN {
+            granted(&first);
+        }
+        granted(&second);
+    }
 }
 
 #[tokio::test]
@@ -242,10 +276,51 @@ async fn what_was_given_up_on_is_not_sent_later() {
     );
 }
 
+/// Nor may what was sent and held up on the way take a lock for nobody, once the store has asked
+/// anew and knows what is.
+#[tokio::test]
+async fn what_was_given_up_on_and_arrives_later_does_not_execute() {
+    let server = Server::start();
+    let network = Network::before(&server).await;
+    let bed = Bed::at(impatient(settings(network.port())));
+    bed.hold(&lock("a"), "me").await;
+    network.lose();
+    assert_eq!(bed.ask(&lock("b"), "me", LONG).await, UNKNOWN);
+    bed.hold(&lock("c"), "me").await;
+    let late = network.deliver().await;
+    assert!(late.bytes > 0);
+    assert!(!late.answered, "Redis executed it");
+    assert!(!bed.look(&lock("b")).await.held);
+}
+
+/// A user who may not end its own connections is served all the same.
+#[tokio::test]
+async fn who_may_not_kill_is_connected_anew_too() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let () = other
+        .say("ACL SETUSER ann on >pw ~* &* +@all -client|kill -client|info")
+        .await;
+    let settings = RedisSettings {
+        username: Some("ann".into()),
+        password: Some("pw".into()),
+        ..server.settings()
+    };
+    let mut bed = Bed::at(settings);
+    let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    other.kill_others().await;
+    assert_eq!(bed.told().await, Told::Deaf(before));
+    armed(&bed.ask(&lock("a"), "me", LONG).await);
+}
+
 /// Answers the first words as Redis does.
 async fn greet(stream: &mut TcpStream) {
     let mut heard = Vec::new();
-    for (word, answer) in [("HELLO", "%1\r\n+proto\r\n:3\r\n"), ("TRACKING", "+OK\r\n")] {
+    for (word, answer) in [
+        ("HELLO", "%1\r\n+proto\r\n:3\r\n"),
+        ("TRACKING", "+OK\r\n"),
+        ("INFO", "-ERR unknown subcommand\r\n"),
+    ] {
         while !String::from_utf8_lossy(&heard).contains(word) {
             assert!(stream.read_buf(&mut heard).await.unwrap() > 0);
         }

@@ -6,7 +6,9 @@
 
 mod bed;
 mod failures;
+mod network;
 mod pushes;
 mod questions;
 mod redis;
 mod refusals;
+mod throughput;

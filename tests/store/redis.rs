@@ -50,7 +50,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
-        let mut log = BufReader::new(child.stdout.take()?).lines();
+        let mut log = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = log
             .by_ref()
             .map_while(Result::ok)

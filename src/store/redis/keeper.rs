@@ -18,7 +18,10 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
-use super::link::{Link, NoLink, Subject};
+use super::{
+    greeting::{self, NoLink, Subject},
+    link::Link,
+};
 use crate::{lock::LinkId, store::task::Task};
 
 /// The first pause before connecting again; doubled with each attempt.
@@ -115,12 +118,16 @@ impl Keeper {
 async fn keep(shared: Arc<Shared>) {
     let subject = &shared.subject;
     let mut health = Health::new(subject.database);
+    // What Redis may still have of the last link is ended by the next.
+    let mut previous = None;
     loop {
         let attempt = shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
         let id = LinkId(shared.next_id.fetch_add(1, Ordering::Relaxed));
-        match Link::open(subject, id).await {
-            Ok((link, mut driver)) => {
+        match greeting::open(subject, id, previous.as_ref()).await {
+            Ok(opened) => {
+                let (link, mut driver) = Link::new(id, opened);
                 let link = Arc::new(link);
+                previous.clone_from(&link.peer);
                 health.opened(&link);
                 shared.state.send_replace(State::Up(Arc::clone(&link)));
                 let why = link

@@ -4,6 +4,7 @@
 //! - `scripts`: one Lua script for each question.
 //! - `link`: one connection, shared by all questions of one user about one database; Redis tells on
 //!   it when somebody else changes a lock.
+//! - `greeting`: the socket, and the first words on it.
 //! - `keeper`: opens a new link whenever one breaks.
 //!
 //! Questions for many locks share a link so that they travel in batches; what a question costs here
@@ -16,13 +17,14 @@ use dashmap::DashMap;
 use redis::Value;
 
 use self::{
+    greeting::Subject,
     keeper::Keeper,
-    link::Subject,
     scripts::{Reading, Request, error_text},
 };
 use super::{Later, Listener, LockName, Look, Store};
 use crate::lock::{Answer, Outcome, Question, UserId};
 
+mod greeting;
 mod keeper;
 mod link;
 mod scripts;

@@ -62,10 +62,18 @@ end
 ";
 
 /// ARGV: token, lease. The `SET` comes first because a free lock is the usual case, and because a
-/// replica refuses it: what a replica says of the holder would be stale. Where it is refused for
-/// want of memory, a lease can begin anew all the same.
+/// replica refuses it: what a replica says of the holder would be stale.
 const ASK: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
+if set and set.ok then
+    local at = redis.pcall('PEXPIRETIME', KEYS[1])
+    if type(at) == 'number' then return at end
+end
+";
+
+/// The rest of it. A grant whose deadline Redis does not tell is taken back. Where the `SET` was
+/// refused for want of memory, a lease can begin anew all the same.
+const ASK_FURTHER: &str = "
 if set and set.ok then
     local at = deadline()
     if type(at) ~= 'number' then redis.pcall('DEL', KEYS[1]) end
@@ -83,6 +91,10 @@ return {holder, redis.pcall('PTTL', KEYS[1])}
 const HAND_OVER: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' or not holder then return holder end
+";
+
+/// The rest of it.
+const HAND_OVER_FURTHER: &str = "
 if holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4])) then
     local set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
     if set.err then return set end
@@ -96,9 +108,13 @@ return {holder, redis.pcall('PTTL', KEYS[1])}
 const RELEASE: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
-if holder == ARGV[1] and (ARGV[2] == '' or expires_at(ARGV[2])) then
-    return redis.pcall('DEL', KEYS[1])
-end
+if holder ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then return redis.pcall('DEL', KEYS[1]) end
+";
+
+/// The rest of it.
+const RELEASE_FURTHER: &str = "
+if expires_at(ARGV[2]) then return redis.pcall('DEL', KEYS[1]) end
 return 0
 ";
 
@@ -106,8 +122,12 @@ return 0
 const EXTEND: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' or not holder then return holder end
-if holder == ARGV[1] then return lease_anew(ARGV[2]) end
-return {holder, redis.pcall('PTTL', KEYS[1])}
+if holder ~= ARGV[1] then return {holder, redis.pcall('PTTL', KEYS[1])} end
+";
+
+/// The rest of it.
+const EXTEND_FURTHER: &str = "
+return lease_anew(ARGV[2])
 ";
 
 /// A script, and the hash that Redis knows it by once it has seen it.
@@ -124,14 +144,16 @@ impl Prepared {
     }
 }
 
+// Making a Lua function costs Redis about as much as running a command, so what is usual comes
+// before the functions.
 static ASK_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, LEASE_ANEW, ASK]));
+    LazyLock::new(|| Prepared::new(&[ASK, DEADLINE, LEASE_ANEW, ASK_FURTHER]));
 static HAND_OVER_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, EXPIRES_AT, HAND_OVER]));
+    LazyLock::new(|| Prepared::new(&[HAND_OVER, DEADLINE, EXPIRES_AT, HAND_OVER_FURTHER]));
 static RELEASE_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, EXPIRES_AT, RELEASE]));
+    LazyLock::new(|| Prepared::new(&[RELEASE, DEADLINE, EXPIRES_AT, RELEASE_FURTHER]));
 static EXTEND_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, LEASE_ANEW, EXTEND]));
+    LazyLock::new(|| Prepared::new(&[EXTEND, DEADLINE, LEASE_ANEW, EXTEND_FURTHER]));
 
 /// A question on its way: the command, and how to read its answer.
 pub(super) struct Request {
