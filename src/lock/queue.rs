@@ -447,11 +447,18 @@ impl Queue {
         if armed.is_some() {
             self.armed = armed;
         }
+        let dirty = asked.dirty.clone();
         match &asked.question {
             Question::Ask { .. } => self.ask_answered(&asked, outcome, turn),
             Question::HandOver { .. } => self.handover_answered(asked, outcome, turn),
             Question::Release { .. } => self.release_answered(&asked, outcome, turn),
             Question::Extend { .. } => self.extend_answered(&asked, outcome, turn),
+        }
+        // What is still believed was told by an earlier answer.
+        if let Some(link) = self.armed.filter(|link| dirty.contains(link))
+            && self.belief.is_some()
+        {
+            self.changed(link, None, turn);
         }
     }
 
@@ -459,7 +466,6 @@ impl Queue {
     /// be asked twice, as long as the one it is for is still there.
     fn ask_again(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         asked.again = true;
-        asked.dirty.clear();
         match &mut asked.question {
             Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
                 // Perhaps the lock is held for nobody now. A token that lockgate made is known to

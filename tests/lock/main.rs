@@ -1,6 +1,6 @@
 //! The heart without its body: the queue of one lock, driven by tables of scenarios, by arbitrary
 //! sequences of events, and by a seeded simulator of many bad days.
 
-mod properties;
-mod scenarios;
+
+
 mod simulator;
