@@ -515,12 +515,14 @@ impl Queue {
             return;
         };
         match outcome {
-            Outcome::Granted { deadline, .. } => {
+            Outcome::Granted { deadline, fresh } => {
                 let again = self.lease_of(*user, token).is_some();
                 if !again {
                     self.chain.begin(turn.now);
                 }
-                self.granted(asked, *user, token, *lease_ms, Some(deadline), turn);
+                // A token that held the lock already may have been granted it at another gate.
+                let deadline = fresh.then_some(deadline);
+                self.granted(asked, *user, token, *lease_ms, deadline, turn);
             }
             Outcome::Held { holder, ttl_ms } => {
                 self.pace.in_vain(asked.on_push);
@@ -641,7 +643,7 @@ impl Queue {
                 self.tell(asked, reply, turn);
                 // Whoever extends it is there for it.
                 self.lease = Some(Lease {
-                    receivers: lease.receivers.max(1),
+                    receivers: lease.receivers + 1,
                     ..lease
                 });
                 self.believe_lease(asked, turn);

@@ -348,7 +348,8 @@ pub enum Outcome {
     Granted {
         /// When the key expires.
         deadline: Deadline,
-        /// This question set the deadline; false where a handover found itself already done.
+        /// The lock was somebody else's or nobody's before. False where the token held it already:
+        /// by an earlier sending of this question, or by a grant that another gate made.
         fresh: bool,
     },
     /// `Ask`, `HandOver`, `Extend`: not done, somebody else holds the lock. `Release`: not done,

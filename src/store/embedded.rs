@@ -187,11 +187,14 @@ impl Locks {
                     token, lease_ms, ..
                 },
                 Some((holder, before)),
-            ) if holder == token => self.set(
-                name,
-                token.clone(),
-                lease_anew(before, now.saturating_add(*lease_ms)),
-            ),
+            ) if holder == token => {
+                let deadline = lease_anew(before, now.saturating_add(*lease_ms));
+                self.set(name, token.clone(), deadline);
+                Outcome::Granted {
+                    deadline: Deadline(deadline),
+                    fresh: false,
+                }
+            }
             (
                 Question::HandOver {
                     from,
@@ -310,6 +313,13 @@ mod tests {
         }
     }
 
+    fn anew(deadline: u64) -> Outcome {
+        Outcome::Granted {
+            deadline: Deadline(deadline),
+            fresh: false,
+        }
+    }
+
     /// The sweeper may be late; the questions are not.
     #[test]
     fn from_its_deadline_on_a_lock_is_free_to_every_question() {
@@ -345,8 +355,8 @@ mod tests {
             ttl_ms: None,
         };
         for (question, before, after) in [
-            (ask(100), granted(1_109), granted(1_110)),
-            (extend, granted(1_109), Outcome::Free),
+            (ask(100), anew(1_109), granted(1_110)),
+            (extend, anew(1_109), Outcome::Free),
             (hand_over, granted(1_109), Outcome::Free),
             (release, Outcome::Free, not_released),
         ] {

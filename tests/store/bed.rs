@@ -225,14 +225,11 @@ pub(crate) fn lock_in(database: u32, key: impl AsRef<[u8]>) -> LockName {
     }
 }
 
-/// The deadline of a grant that this very question made.
+/// The deadline of a grant.
 pub(crate) fn granted(answer: &Answer) -> Deadline {
     match answer.outcome {
-        Outcome::Granted {
-            deadline,
-            fresh: true,
-        } => deadline,
-        ref other => panic!("not granted anew: {other:?}"),
+        Outcome::Granted { deadline, .. } => deadline,
+        ref other => panic!("not granted: {other:?}"),
     }
 }
 

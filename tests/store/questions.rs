@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lockgate::lock::{Deadline, Outcome, Question, Token, UserId};
+use lockgate::lock::{Answer, Deadline, Outcome, Question, Token, UserId};
 
 use crate::bed::{Bed, LONG, Told, armed, ask, granted, held, lock, lock_in, token};
 
@@ -83,8 +83,14 @@ async fn a_held_lock_is_not_granted_and_says_who_holds_it_and_for_how_long(bed: 
 }
 
 async fn asking_again_begins_the_lease_anew(bed: Bed) {
-    let first = granted(&bed.ask(&lock("a"), "me", 30_000).await);
-    let second = granted(&bed.ask(&lock("a"), "me", 90_000).await);
+    let first = bed.ask(&lock("a"), "me", 30_000).await;
+    let second = bed.ask(&lock("a"), "me", 90_000).await;
+    let is_fresh = |answer: &Answer| matches!(answer.outcome, Outcome::Granted { fresh: true, .. });
+    assert!(
+        is_fresh(&first) && !is_fresh(&second),
+        "it held the lock already"
+    );
+    let (first, second) = (granted(&first), granted(&second));
     assert_ends_after(first, 30_000);
     assert_ends_after(second, 90_000);
     assert!(bed.look(&lock("a")).await.ttl_ms > 80_000);

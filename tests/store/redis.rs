@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use lockgate::store::redis::RedisSettings;
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
 

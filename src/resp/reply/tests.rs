@@ -114,7 +114,7 @@ fn what_is_no_reply_is_refused() {
         "\r",
         "$-2\r\n",
         "$1\r\nab",
-        "$1x",
+        "$1x\r\n",
         "$+1\r\n",
         "*01\r\n",
         "$1\r\na\rx",

@@ -10,7 +10,7 @@
 //!   before Redis 7; that sum can be 1 ms off, so there a guard lets 1 ms pass.
 //!
 //! What the scripts return: an integer is the deadline of a grant made now, an array of one integer
-//! that of a grant made before, an array of two the holder and its `PTTL`, nil that nobody holds
+//! that of a token that held the lock before, an array of two the holder and its `PTTL`, nil that nobody holds
 //! the lock. `RELEASE` returns 1 or 0.
 
 use std::sync::LazyLock;
@@ -57,7 +57,8 @@ local function lease_anew(lease)
         redis.pcall('PEXPIREAT', KEYS[1], before + 3 + off)
         after = deadline()
     end
-    return after
+    if type(after) ~= 'number' then return after end
+    return {after}
 end
 ";
 

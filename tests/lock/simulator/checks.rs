@@ -39,28 +39,46 @@ pub(crate) struct Checks {
 impl Checks {
     /// A client was told that its token holds the lock until then.
     pub(crate) fn granted(&mut self, now: u64, token: &Token, until: u64) {
-        self.owners.retain(|owner| owner.until > now && owner.token != *token);
+        self.owners
+            .retain(|owner| owner.until > now && owner.token != *token);
         if let Some(other) = self.owners.first() {
-            panic!("two owners at {now}: {} until {}, and now {}", show(&other.token), other.until, show(token));
+            panic!(
+                "two owners at {now}: {} until {}, and now {}",
+                show(&other.token),
+                other.until,
+                show(token)
+            );
         }
-        self.owners.push(Owner { token: token.clone(), until });
+        self.owners.push(Owner {
+            token: token.clone(),
+            until,
+        });
     }
 
     /// A client gave the lock up, or lost it by the act of somebody who may.
     pub(crate) fn no_owner(&mut self, token: Option<&Token>) {
-        self.owners.retain(|owner| token.is_some_and(|token| owner.token != *token));
+        self.owners
+            .retain(|owner| token.is_some_and(|token| owner.token != *token));
     }
 
     /// The token's owner still counts on it.
     pub(crate) fn owns(&self, now: u64, token: &Token) -> bool {
-        self.owners.iter().any(|owner| owner.token == *token && owner.until > now)
+        self.owners
+            .iter()
+            .any(|owner| owner.token == *token && owner.until > now)
     }
 
     pub(crate) fn replied(&mut self, now: u64, request: RequestId, granted: bool) {
-        let sent = self.sent.get_mut(&request).unwrap_or_else(|| panic!("a reply to nobody"));
+        let sent = self
+            .sent
+            .get_mut(&request)
+            .unwrap_or_else(|| panic!("a reply to nobody"));
         assert!(!sent.answered, "{request:?} was answered twice");
         assert!(!sent.gone, "{request:?} was answered after it was gone");
-        assert!(sent.due.is_none_or(|due| now <= due), "{request:?} was answered after its WAIT");
+        assert!(
+            sent.due.is_none_or(|due| now <= due),
+            "{request:?} was answered after its WAIT"
+        );
         sent.answered = true;
         let (gate, order, plain) = (sent.gate, sent.order, sent.plain);
         if granted && plain {
@@ -68,13 +86,20 @@ impl Checks {
                 let waits = !other.answered && !other.gone;
                 other.plain && waits && other.gate == gate && other.order < order
             });
-            assert!(passed.is_none(), "{request:?} was served before {:?}", passed.map(|(id, _)| id));
+            assert!(
+                passed.is_none(),
+                "{request:?} was served before {:?}",
+                passed.map(|(id, _)| id)
+            );
         }
     }
 
     /// How many wait now.
     pub(crate) fn waiting(&self) -> usize {
-        self.sent.values().filter(|sent| !sent.answered && !sent.gone).count()
+        self.sent
+            .values()
+            .filter(|sent| !sent.answered && !sent.gone)
+            .count()
     }
 }
 

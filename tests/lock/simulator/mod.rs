@@ -21,7 +21,9 @@ use world::World;
 const SEEDS: u64 = 20_000;
 
 fn number(variable: &str) -> Option<u64> {
-    env::var(variable).ok().map(|text| text.parse().expect("a number"))
+    env::var(variable)
+        .ok()
+        .map(|text| text.parse().expect("a number"))
 }
 
 #[test]

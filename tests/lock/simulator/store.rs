@@ -24,7 +24,10 @@ impl Store {
     pub(crate) fn holder(&self, now: u64) -> Option<(&Token, u64)> {
         // A key lives through the whole of its last millisecond.
         let lives = |(_, deadline): &&(Token, u64)| now / 1_000 <= *deadline;
-        self.value.as_ref().filter(lives).map(|(token, deadline)| (token, *deadline))
+        self.value
+            .as_ref()
+            .filter(lives)
+            .map(|(token, deadline)| (token, *deadline))
     }
 
     pub(crate) fn deadline(&self) -> Option<u64> {
@@ -35,7 +38,8 @@ impl Store {
         self.value = value;
         self.version += 1;
         let armed = std::mem::take(&mut self.armed);
-        self.pushes.extend(armed.into_iter().filter(|link| Some(*link) != by));
+        self.pushes
+            .extend(armed.into_iter().filter(|link| Some(*link) != by));
     }
 
     /// Removes a key whose time is over, as Redis does whenever it comes across it.
@@ -73,23 +77,39 @@ impl Store {
         let outcome = self.run(now, link, question);
         // It ends with a read.
         self.armed.insert(link);
-        Answer { outcome, armed: Some(link) }
+        Answer {
+            outcome,
+            armed: Some(link),
+        }
     }
 
     fn run(&mut self, now: u64, link: LinkId, question: &Question) -> Outcome {
         let set = |store: &mut Self, token: &Token, lease_ms: u64| {
             let anew = now / 1_000 + lease_ms;
             let deadline = match &store.value {
-                Some((holder, before)) if holder == token && anew.abs_diff(*before) < 3 => before + 3,
+                Some((holder, before)) if holder == token && anew.abs_diff(*before) < 3 => {
+                    before + 3
+                }
                 _ => anew,
             };
+            let fresh = store
+                .value
+                .as_ref()
+                .is_none_or(|(holder, _)| holder != token);
             store.change(Some((token.clone(), deadline)), Some(link));
-            Outcome::Granted { deadline: Deadline(deadline), fresh: true }
+            Outcome::Granted {
+                deadline: Deadline(deadline),
+                fresh,
+            }
         };
         let holder = self.value.clone();
         let is = |token: &Token| holder.as_ref().is_some_and(|(holder, _)| holder == token);
         let is_at = |only_if: &Option<Deadline>| {
-            only_if.is_none_or(|at| holder.as_ref().is_some_and(|(_, deadline)| *deadline == at.0))
+            only_if.is_none_or(|at| {
+                holder
+                    .as_ref()
+                    .is_some_and(|(_, deadline)| *deadline == at.0)
+            })
         };
         let held = || match &holder {
             Some((token, deadline)) => Outcome::Held {
@@ -99,13 +119,17 @@ impl Store {
             None => Outcome::Free,
         };
         match question {
-            Question::Ask { token, lease_ms, .. } if holder.is_none() || is(token) => {
-                set(self, token, *lease_ms)
-            }
+            Question::Ask {
+                token, lease_ms, ..
+            } if holder.is_none() || is(token) => set(self, token, *lease_ms),
             Question::Ask { .. } => held(),
-            Question::HandOver { from, only_if, to, lease_ms, .. } if is(from) && is_at(only_if) => {
-                set(self, to, *lease_ms)
-            }
+            Question::HandOver {
+                from,
+                only_if,
+                to,
+                lease_ms,
+                ..
+            } if is(from) && is_at(only_if) => set(self, to, *lease_ms),
             Question::HandOver { to, .. } if is(to) => Outcome::Granted {
                 deadline: Deadline(holder.map_or(0, |(_, deadline)| deadline)),
                 fresh: false,
@@ -115,8 +139,13 @@ impl Store {
                 self.change(None, Some(link));
                 Outcome::Free
             }
-            Question::Release { .. } => Outcome::Held { holder: None, ttl_ms: None },
-            Question::Extend { token, lease_ms, .. } if is(token) => set(self, token, *lease_ms),
+            Question::Release { .. } => Outcome::Held {
+                holder: None,
+                ttl_ms: None,
+            },
+            Question::Extend {
+                token, lease_ms, ..
+            } if is(token) => set(self, token, *lease_ms),
             Question::Extend { .. } => held(),
         }
     }

@@ -161,7 +161,10 @@ impl World {
             answer_within_ms: 2_000,
             max_waiters: 1_000,
         };
-        let (way, loss) = (random.one_of(&[300, 2_000, 20_000]), random.one_of(&[0, 0, 20, 100]));
+        let (way, loss) = (
+            random.one_of(&[300, 2_000, 20_000]),
+            random.one_of(&[0, 0, 20, 100]),
+        );
         let mut world = Self {
             tells,
             now: 0,
@@ -308,7 +311,11 @@ impl World {
             }
             Ev::NotHeld(token) => {
                 let holder = self.store.holder(self.now).map(|(holder, _)| holder);
-                assert!(holder != Some(&token), "{} holds the lock for nobody", show(&token));
+                assert!(
+                    holder != Some(&token),
+                    "{} holds the lock for nobody",
+                    show(&token)
+                );
             }
         }
     }
@@ -319,7 +326,10 @@ impl World {
             Fate::Deletes => {
                 self.tell(|| format!("client {who} deletes the key"));
                 self.totals.sabotages += 1;
-                let victim = self.store.holder(self.now).map(|(holder, _)| holder.clone());
+                let victim = self
+                    .store
+                    .holder(self.now)
+                    .map(|(holder, _)| holder.clone());
                 self.checks.victims.extend(victim);
                 self.store.delete(self.now, None);
                 self.checks.no_owner(None);
@@ -368,14 +378,28 @@ impl World {
             gone: false,
         };
         self.checks.sent.insert(request, sent);
-        self.tell(|| format!("client {who} ({:?}) at gate {}: {wait:?}", client.fate, client.gate));
+        self.tell(|| {
+            format!(
+                "client {who} ({:?}) at gate {}: {wait:?}",
+                client.fate, client.gate
+            )
+        });
         match client.fate {
             Fate::Vanishes => self.after(client.patience, Ev::Vanish(who, request)),
-            Fate::Retries if !client.came_back => self.after(client.patience, Ev::Vanish(who, request)),
+            Fate::Retries if !client.came_back => {
+                self.after(client.patience, Ev::Vanish(who, request))
+            }
             _ => {}
         }
         let (token, explicit) = (client.token, client.explicit);
-        let ask = LockRequest { request, user: USER, token, explicit, lease_ms: client.lease_ms, wait };
+        let ask = LockRequest {
+            request,
+            user: USER,
+            token,
+            explicit,
+            lease_ms: client.lease_ms,
+            wait,
+        };
         self.feed(client.gate, Event::Lock(ask));
     }
 
@@ -389,12 +413,20 @@ impl World {
         self.tell(|| format!("client {who} vanishes from gate {}", client.gate));
         self.totals.vanished += 1;
         let (user, token) = (USER, client.token.clone());
-        self.feed(client.gate, Event::Gone { request, user, token });
+        self.feed(
+            client.gate,
+            Event::Gone {
+                request,
+                user,
+                token,
+            },
+        );
         if client.fate == Fate::Retries {
             self.totals.retries += 1;
             self.clients[who].came_back = true;
             if self.random.percent(60) {
-                self.clients[who].gate = usize::try_from(self.random.next()).unwrap() % self.gates.len();
+                self.clients[who].gate =
+                    usize::try_from(self.random.next()).unwrap() % self.gates.len();
             }
             let pause = self.random.between(0, 40) * MILLI;
             self.after(pause, Ev::ComeBack(who));
@@ -415,12 +447,24 @@ impl World {
         }
         let request = self.request(Purpose::Relock(who, self.now));
         let (token, lease_ms) = (client.token, client.lease_ms);
-        self.feed(client.gate, Event::Relock { request, user: USER, token, lease_ms });
+        self.feed(
+            client.gate,
+            Event::Relock {
+                request,
+                user: USER,
+                token,
+                lease_ms,
+            },
+        );
     }
 
     fn release(&mut self, who: usize) {
         let client = self.clients[who].clone();
-        let owned = self.checks.owners.iter().find(|o| o.token == client.token && o.until > self.now);
+        let owned = self
+            .checks
+            .owners
+            .iter()
+            .find(|o| o.token == client.token && o.until > self.now);
         let until = owned.map(|owner| owner.until);
         self.checks.no_owner(Some(&client.token));
         self.tell(|| format!("client {who} unlocks"));
@@ -436,7 +480,14 @@ impl World {
         };
         self.gaps += u64::from(self.checks.waiting() == 0);
         let request = self.request(Purpose::Unlock(until, self.totals.sabotages));
-        self.feed(gate, Event::Unlock { request, user: USER, token: client.token });
+        self.feed(
+            gate,
+            Event::Unlock {
+                request,
+                user: USER,
+                token: client.token,
+            },
+        );
     }
 
     fn request(&mut self, purpose: Purpose) -> RequestId {
@@ -447,7 +498,12 @@ impl World {
 
     fn at_store(&mut self, gate: usize, id: QuestionId, question: &Question) {
         let answer = self.store.answer(self.now, link(gate), question);
-        self.tell(|| format!("gate {gate} at the store: {question:?} → {:?}", answer.outcome));
+        self.tell(|| {
+            format!(
+                "gate {gate} at the store: {question:?} → {:?}",
+                answer.outcome
+            )
+        });
         let delay = self.delay();
         let at = (self.now + delay).max(self.gates[gate].answered_at + 1);
         self.gates[gate].answered_at = at;
@@ -500,7 +556,9 @@ impl World {
     }
 
     fn keep_time(&mut self, gate: usize) {
-        let Some(queue) = &self.gates[gate].queue else { return };
+        let Some(queue) = &self.gates[gate].queue else {
+            return;
+        };
         let wake_at = queue.wake_at().map(|time| time.micros().max(self.now));
         if queue.is_idle() {
             assert_eq!(wake_at, None, "an idle queue has no timer");
@@ -523,7 +581,10 @@ impl World {
 
     /// A reply reaches its client, or not: then the queue is told.
     fn reply(&mut self, request: RequestId, reply: &Reply) -> Option<Event> {
-        let (purpose, replies) = self.purposes.get_mut(&request).expect("a reply to somebody");
+        let (purpose, replies) = self
+            .purposes
+            .get_mut(&request)
+            .expect("a reply to somebody");
         *replies += 1;
         assert_eq!(*replies, 1, "{request:?} was answered twice");
         match (*purpose, reply) {
@@ -531,7 +592,10 @@ impl World {
             (Purpose::Unlock(until, sabotages), reply) => {
                 let kept = until.is_some_and(|until| until > self.now);
                 let excused = sabotages != self.totals.sabotages;
-                assert!(!kept || excused || *reply == Reply::Done, "an owner had lost its lock: {reply:?}");
+                assert!(
+                    !kept || excused || *reply == Reply::Done,
+                    "an owner had lost its lock: {reply:?}"
+                );
                 None
             }
             (Purpose::Relock(who, sent_at), reply) => {
@@ -544,7 +608,10 @@ impl World {
                         self.checks.granted(self.now, &token, until);
                     }
                     Reply::Done => {}
-                    _ => assert!(!self.checks.owns(self.now, &token), "RELOCK of an owner: {reply:?}"),
+                    _ => assert!(
+                        !self.checks.owns(self.now, &token),
+                        "RELOCK of an owner: {reply:?}"
+                    ),
                 }
                 None
             }
@@ -561,15 +628,24 @@ impl World {
         };
         let client = self.clients[who].clone();
         assert_eq!(*token, client.token);
-        let undelivered = Event::Undelivered { user: USER, token: token.clone() };
+        let undelivered = Event::Undelivered {
+            user: USER,
+            token: token.clone(),
+        };
         if client.fate == Fate::VanishesAtGrant {
             self.totals.vanished += 1;
             self.soon_not_held(token.clone());
             return Some(undelivered);
         }
-        assert!(until.micros() > self.now, "a lease that is over was granted");
+        assert!(
+            until.micros() > self.now,
+            "a lease that is over was granted"
+        );
         self.totals.grants += 1;
-        let holds = self.store.holder(self.now).is_some_and(|(holder, _)| holder == token);
+        let holds = self
+            .store
+            .holder(self.now)
+            .is_some_and(|(holder, _)| holder == token);
         if holds || !self.checks.victims.contains(token) {
             self.checks.granted(self.now, token, until.micros());
         }
@@ -599,7 +675,11 @@ impl World {
             0 => 12 * self.way + 2 * pauses * MILLI,
             _ => (self.settings.ask_at_least_every_ms + 1_000) * MILLI,
         };
-        assert!(self.now - since <= bound, "free since {since} though {} wait", self.checks.waiting());
+        assert!(
+            self.now - since <= bound,
+            "free since {since} though {} wait",
+            self.checks.waiting()
+        );
     }
 
     fn nothing_is_left(&mut self) {
@@ -608,12 +688,24 @@ impl World {
         }
         for (request, (purpose, replies)) in &self.purposes {
             let gone = self.checks.sent.get(request).is_some_and(|sent| sent.gone);
-            assert!(*replies == 1 || gone, "{request:?}, {purpose:?}, was never answered");
+            assert!(
+                *replies == 1 || gone,
+                "{request:?}, {purpose:?}, was never answered"
+            );
         }
         for (number, gate) in self.gates.iter().enumerate() {
-            assert!(gate.queue.is_none(), "gate {number} still knows of the lock: {:?}", gate.queue);
+            assert!(
+                gate.queue.is_none(),
+                "gate {number} still knows of the lock: {:?}",
+                gate.queue
+            );
         }
-        let longest = self.clients.iter().map(|client| client.lease_ms).max().unwrap_or(0);
+        let longest = self
+            .clients
+            .iter()
+            .map(|client| client.lease_ms)
+            .max()
+            .unwrap_or(0);
         let later = self.now + (longest + 10) * MILLI;
         assert!(self.store.holder(later).is_none(), "a key is left");
         self.totals.commands = self.store.commands;
@@ -623,7 +715,10 @@ impl World {
                 + self.now / MILLI / self.settings.max_handoff_time_ms;
             let commands = self.store.commands;
             let most = grants + rows + self.gaps + 2;
-            assert!(commands <= most, "{commands} commands for {grants} grants, {rows} rows");
+            assert!(
+                commands <= most,
+                "{commands} commands for {grants} grants, {rows} rows"
+            );
         }
     }
 }
