@@ -156,6 +156,7 @@ fn transactions_in_which_lock_commands_are_unknown() {
 #[test]
 fn subscriptions_in_which_lock_commands_are_unknown() {
     commands_are_answered_as_by_redis(
+        // In which order a bare UNSUBSCRIBE tells of several is chance.
         "SUBSCRIBE a a b
          PING
          LOCK k TOKEN t
@@ -171,6 +172,7 @@ fn subscriptions_in_which_lock_commands_are_unknown() {
          SUBSCRIBE a b
          GET a
          PUBLISH a m
+         UNSUBSCRIBE b
          UNSUBSCRIBE
          UNSUBSCRIBE
          SUBSCRIBE a

@@ -1,0 +1,273 @@
+//! A queue on a desk: events go in as a line of text, what it does comes out as one.
+//!
+//! | event | means |
+//! | --- | --- |
+//! | `1 lock a`, with `named`, `try`, `wait 5`, `px 50`, `user 2` behind it | request 1 is a `LOCK` with token a, which lockgate made, or the client (`named`) |
+//! | `1 unlock a`, `1 relock a 50` | |
+//! | `1 gone a`, `1 stop a`, `undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
+//! | `granted 7`, `again 7`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
+//! | `push`, `push 2`, `deaf` | the store's connection 1, or 2, tells of a change, or breaks |
+//! | `after 5` | 5 ms later, with all timers on the way |
+
+use lockgate::lock::{
+    Action, Answer, Deadline, Event, LinkId, LockRequest, Outcome, Question, QuestionId, Queue,
+    Reply, RequestId, Settings, Time, Token, UserId, Wait,
+};
+
+pub(crate) const SETTINGS: Settings = Settings {
+    max_handoffs: 3,
+    max_handoff_time_ms: 5_000,
+    yield_pause_ms: 0,
+    return_ms: 2_000,
+    max_delay_ms: 15,
+    ask_at_least_every_ms: 60_000,
+    poll_every_ms: 100,
+    answer_within_ms: 2_000,
+    max_waiters: 4,
+};
+
+/// A lease that is asked for where none is said, in milliseconds.
+pub(crate) const LEASE_MS: u64 = 30_000;
+
+pub(crate) struct Desk {
+    pub(crate) queue: Queue,
+    now: Time,
+    settings: Settings,
+    asked: Option<QuestionId>,
+}
+
+/// Each event, and what is to come of it.
+pub(crate) fn scenario(lines: &[(&str, &str)]) {
+    scenario_with(SETTINGS, lines);
+}
+
+pub(crate) fn scenario_with(settings: Settings, lines: &[(&str, &str)]) {
+    let mut desk = Desk::new(settings);
+    for (number, (event, expected)) in lines.iter().enumerate() {
+        let done = desk.happen(event);
+        assert_eq!(done, *expected, "line {}: {event}", number + 1);
+    }
+}
+
+impl Desk {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            queue: Queue::new(1),
+            now: Time::from_millis(1_000_000),
+            settings,
+            asked: None,
+        }
+    }
+
+    pub(crate) fn happen(&mut self, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        if let ["after", millis] = words[..] {
+            return self.wait(millis.parse().unwrap());
+        }
+        if line == "idle" {
+            return self.queue.is_idle().to_string();
+        }
+        let event = self.event(&words);
+        self.feed(event)
+    }
+
+    fn feed(&mut self, event: Event) -> String {
+        let mut todo = Vec::new();
+        self.queue
+            .handle(self.now, event, &self.settings, &mut todo);
+        let told: Vec<String> = todo.iter().map(|action| self.told(action)).collect();
+        told.join("; ")
+    }
+
+    fn wait(&mut self, millis: u64) -> String {
+        let end = self.now.plus_millis(millis);
+        let mut told = Vec::new();
+        while let Some(time) = self.queue.wake_at().filter(|time| *time <= end) {
+            self.now = self.now.max(time);
+            let line = self.feed(Event::Timer);
+            told.extend((!line.is_empty()).then_some(line));
+        }
+        self.now = end;
+        told.join("; ")
+    }
+
+    fn event(&mut self, words: &[&str]) -> Event {
+        let user = UserId(0);
+        match *words {
+            ["push", ..] => Event::Changed {
+                link: LinkId(words.get(1).map_or(1, |n| n.parse().unwrap())),
+            },
+            ["deaf"] => Event::Deaf {
+                link: LinkId(1),
+                ask_at: self.now,
+            },
+            ["undelivered", token] => Event::Undelivered {
+                user,
+                token: token_of(token),
+            },
+            [number, what, token, ..] if number.parse::<u64>().is_ok() => {
+                let request = RequestId(number.parse().unwrap());
+                let token = token_of(token);
+                let last = words[words.len() - 1];
+                match what {
+                    "lock" => Event::Lock(self.lock(request, token, &words[3..])),
+                    "unlock" => Event::Unlock {
+                        request,
+                        user,
+                        token,
+                    },
+                    "relock" => Event::Relock {
+                        request,
+                        user,
+                        token,
+                        lease_ms: last.parse().unwrap(),
+                    },
+                    "gone" => Event::Gone {
+                        request,
+                        user,
+                        token,
+                    },
+                    "stop" => Event::StopWaiting {
+                        request,
+                        user,
+                        token,
+                    },
+                    "behind" => Event::UnlockBehind {
+                        request,
+                        user,
+                        token,
+                        held_by: token_of(last),
+                    },
+                    _ => panic!("{words:?}"),
+                }
+            }
+            _ => self.answer(words),
+        }
+    }
+
+    fn lock(&self, request: RequestId, token: Token, options: &[&str]) -> LockRequest {
+        let value = |name: &str| {
+            let at = options.iter().position(|option| *option == name)?;
+            options[at + 1].parse::<u64>().ok()
+        };
+        let wait = match (options.contains(&"try"), value("wait")) {
+            (true, _) => Wait::No,
+            (false, Some(millis)) => Wait::Until(self.now.plus_millis(millis)),
+            (false, None) => Wait::Forever,
+        };
+        LockRequest {
+            request,
+            user: UserId(u32::try_from(value("user").unwrap_or(0)).unwrap()),
+            token,
+            explicit: options.contains(&"named"),
+            lease_ms: value("px").unwrap_or(LEASE_MS),
+            wait,
+        }
+    }
+
+    fn answer(&mut self, words: &[&str]) -> Event {
+        let text = |words: &[&str]| words.join(" ").into_bytes().into();
+        let polled = words.last() == Some(&"polled");
+        let outcome = match *words {
+            ["granted", at, ..] => Outcome::Granted {
+                deadline: Deadline(at.parse().unwrap()),
+                fresh: true,
+            },
+            ["again", at] => Outcome::Granted {
+                deadline: Deadline(at.parse().unwrap()),
+                fresh: false,
+            },
+            ["held", by, ttl, ..] => Outcome::Held {
+                holder: Some(token_of(by)),
+                ttl_ms: ttl.parse().ok(),
+            },
+            ["not", "held"] => Outcome::Held {
+                holder: None,
+                ttl_ms: None,
+            },
+            ["not", "now", ..] => Outcome::NotNow(text(&words[2..])),
+            ["refused", ..] => Outcome::Refused(text(&words[1..])),
+            ["free"] => Outcome::Free,
+            ["unknown"] => Outcome::Unknown,
+            _ => panic!("{words:?}"),
+        };
+        let told = matches!(
+            outcome,
+            Outcome::Granted { .. }
+                | Outcome::Held {
+                    holder: Some(_),
+                    ..
+                }
+        );
+        let armed = (told && !polled).then_some(LinkId(1));
+        let question = self.asked.take().expect("a question is on its way");
+        Event::Answered {
+            question,
+            answer: Answer { outcome, armed },
+        }
+    }
+
+    fn told(&mut self, action: &Action) -> String {
+        match action {
+            Action::Reply { request, reply } => format!("{} {}", request.0, told_reply(reply)),
+            Action::Ask { id, question } => {
+                assert!(self.asked.is_none(), "one question at a time");
+                self.asked = Some(*id);
+                told_question(question)
+            }
+        }
+    }
+}
+
+fn told_reply(reply: &Reply) -> String {
+    match reply {
+        Reply::Granted { token, .. } => format!("granted {}", name_of(token)),
+        Reply::Refused(refusal) => format!("{refusal:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn told_question(question: &Question) -> String {
+    let only = |at: &Option<Deadline>| at.map_or(String::new(), |at| format!(" if {}", at.0));
+    let lease = |ms: &u64| {
+        if *ms == LEASE_MS {
+            String::new()
+        } else {
+            format!(" px {ms}")
+        }
+    };
+    match question {
+        Question::Ask {
+            token, lease_ms, ..
+        } => format!("ask {}{}", name_of(token), lease(lease_ms)),
+        Question::HandOver {
+            from,
+            only_if,
+            to,
+            lease_ms,
+            ..
+        } => {
+            format!(
+                "hand {} to {}{}{}",
+                name_of(from),
+                name_of(to),
+                lease(lease_ms),
+                only(only_if)
+            )
+        }
+        Question::Release { token, only_if, .. } => {
+            format!("release {}{}", name_of(token), only(only_if))
+        }
+        Question::Extend {
+            token, lease_ms, ..
+        } => format!("extend {} {lease_ms}", name_of(token)),
+    }
+}
+
+fn token_of(name: &str) -> Token {
+    Token::new(name.as_bytes().to_vec())
+}
+
+fn name_of(token: &Token) -> String {
+    String::from_utf8_lossy(token.as_bytes()).into_owned()
+}

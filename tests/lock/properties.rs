@@ -1,0 +1,78 @@
+//! Whatever happens, in whatever order: nothing panics, one question is on its way at a time, nobody
+//! is answered twice, and who waits has a timer or a question to wake the queue.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use crate::desk::{Desk, SETTINGS};
+
+/// One event; those that answer a question happen only while one is on its way.
+fn events() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
+    prop::collection::vec((0..22_u8, 0..4_u8, 0..4_u8), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_of_events(events in events()) {
+        let mut desk = Desk::new(SETTINGS);
+        let mut asked = false;
+        // Unanswered requests, with their tokens.
+        let mut waiting: BTreeMap<usize, (&str, bool)> = BTreeMap::new();
+        let mut deadline = 0;
+        for (number, (what, one, other)) in events.into_iter().enumerate() {
+            let token = ["a", "b", "c", "d"][usize::from(one)];
+            let second = ["a", "b", "c", "d"][usize::from(other)];
+            let some = waiting.keys().nth(usize::from(other)).copied();
+            deadline += 1;
+            let lock = |options: &str| (format!("{number} lock {token}{options}"), Some(true));
+            let (line, new) = match (what, some) {
+                (0, _) => lock(""),
+                (1, _) => lock(" named"),
+                (2, _) => lock(" named try"),
+                (3, _) => lock(" wait 7 px 20"),
+                (4 | 5, _) => (format!("{number} unlock {token}"), Some(false)),
+                (6, _) => (format!("{number} relock {token} 40"), Some(false)),
+                (7, Some(id)) if waiting[&id].1 => {
+                    let line = format!("{id} gone {}", waiting[&id].0);
+                    waiting.remove(&id);
+                    (line, None)
+                }
+                (8, Some(id)) if waiting[&id].1 => (format!("{id} stop {}", waiting[&id].0), None),
+                (9, Some(id)) if waiting[&id].1 => (format!("{id} behind {} {second}", waiting[&id].0), None),
+                (10, _) => (format!("undelivered {token}"), None),
+                (11, _) => ("push".to_owned(), None),
+                (12, _) => ("deaf".to_owned(), None),
+                (13, _) => (format!("after {}", 3 * u64::from(one) * u64::from(other)), None),
+                (14, _) if asked => (format!("granted {deadline}"), None),
+                (15, _) if asked => (format!("again {deadline}"), None),
+                (16, _) if asked => (format!("held {token} 9"), None),
+                (17, _) if asked => ("free".to_owned(), None),
+                (18, _) if asked => ("not held".to_owned(), None),
+                (19, _) if asked => ("refused X".to_owned(), None),
+                (20, _) if asked => ("not now X".to_owned(), None),
+                (21, _) if asked => ("unknown".to_owned(), None),
+                _ => continue,
+            };
+            if let Some(waits) = new {
+                waiting.insert(number, (token, waits));
+            }
+            let answers = (14..22).contains(&what);
+            let done = desk.happen(&line);
+            asked = (asked && !answers) || done.split("; ").any(|act| {
+                ["ask", "hand", "release", "extend"].contains(&act.split(' ').next().unwrap())
+            });
+            for act in done.split("; ") {
+                if let Some(request) = act.split(' ').next().and_then(|word| word.parse::<usize>().ok()) {
+                    prop_assert!(waiting.remove(&request).is_some(), "{line}: {act} to nobody");
+                }
+            }
+            prop_assert!(
+                waiting.is_empty() || asked || desk.queue.wake_at().is_some(),
+                "{line}: {waiting:?} wait, and nothing will wake the queue"
+            );
+        }
+    }
+}
