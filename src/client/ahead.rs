@@ -42,7 +42,7 @@ pub(super) enum Kept {
         /// What it wants. None: it is wrong, and its error comes when its turn does.
         command: Option<Command>,
         /// It overtook; its reply waits for its turn.
-        started: Option<Pending>,
+        started: Option<Box<Pending>>,
         /// The queue was told that it stands here.
         told: bool,
     },
@@ -135,7 +135,7 @@ impl Ahead {
             let own = (its_key.clone(), its_token.clone());
             if returns && started.is_none() {
                 if only_lock_commands && !before.contains(&own) {
-                    *started = command.as_ref().and_then(&mut start);
+                    *started = command.as_ref().and_then(&mut start).map(Box::new);
                 } else if !*told && own.0 == *key && Some(its_token) != token {
                     *told = true;
                     tell(its_token);
@@ -161,7 +161,7 @@ impl Ahead {
             self.frame_at = self.frame_at.saturating_sub(frame_bytes);
         }
         match kept {
-            Some(Kept::Lock { started, .. }) => started,
+            Some(Kept::Lock { started, .. }) => started.map(|pending| *pending),
             Some(Kept::Ordinary) | None => None,
         }
     }

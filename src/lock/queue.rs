@@ -454,7 +454,7 @@ impl Queue {
             Question::Release { .. } => self.release_answered(&asked, outcome, turn),
             Question::Extend { .. } => self.extend_answered(&asked, outcome, turn),
         }
-        // What is still believed was told by an earlier answer.
+        // Somebody changed the lock since, or just before; only the store knows.
         if let Some(link) = self.armed.filter(|link| dirty.contains(link))
             && self.belief.is_some()
         {
@@ -527,7 +527,7 @@ impl Queue {
             Outcome::Held { holder, ttl_ms } => {
                 self.pace.in_vain(asked.on_push);
                 self.chain.found_held();
-                self.held(asked, holder, ttl_ms, turn);
+                self.held(holder, ttl_ms, turn);
             }
             Outcome::Refused(error) => {
                 for waiting in self
@@ -569,7 +569,7 @@ impl Queue {
             Outcome::Held { holder, ttl_ms } => {
                 self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
                 self.lease.take_if(|lease| lease.is_of(*user, from));
-                self.held(&asked, holder, ttl_ms, turn);
+                self.held(holder, ttl_ms, turn);
             }
             Outcome::Free => {
                 self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
@@ -646,11 +646,11 @@ impl Queue {
                     receivers: lease.receivers + 1,
                     ..lease
                 });
-                self.believe_lease(asked, turn);
+                self.believe_lease(turn);
             }
             Outcome::Held { holder, ttl_ms } => {
                 self.tell(asked, Reply::NotHeld, turn);
-                self.held(asked, holder, ttl_ms, turn);
+                self.held(holder, ttl_ms, turn);
             }
             Outcome::Free => {
                 self.tell(asked, Reply::NotHeld, turn);
@@ -723,7 +723,7 @@ impl Queue {
             self.give_away(&lease);
         }
         self.lease = Some(lease);
-        self.believe_lease(asked, turn);
+        self.believe_lease(turn);
     }
 
     fn new_lease(
@@ -751,21 +751,15 @@ impl Queue {
         }
     }
 
-    fn believe_lease(&mut self, asked: &Asked, turn: &mut Turn<'_>) {
+    fn believe_lease(&mut self, turn: &mut Turn<'_>) {
         if let Some(lease) = &self.lease {
             let (holder, user, over_at) = (lease.token.clone(), lease.user, lease.over_at);
-            self.believe(asked, holder, Some(user), Some(over_at), turn);
+            self.believe(holder, Some(user), Some(over_at), turn);
         }
     }
 
     /// Somebody holds the lock.
-    fn held(
-        &mut self,
-        asked: &Asked,
-        holder: Option<Token>,
-        ttl_ms: Option<u64>,
-        turn: &mut Turn<'_>,
-    ) {
+    fn held(&mut self, holder: Option<Token>, ttl_ms: Option<u64>, turn: &mut Turn<'_>) {
         let Some(holder) = holder else {
             return self.free();
         };
@@ -773,23 +767,17 @@ impl Queue {
         let user = self.lease.as_ref().map(|lease| lease.user);
         // At exactly its time to live a key is still there.
         let over_at = ttl_ms.map(|ttl| turn.now.plus_millis(ttl.saturating_add(1)));
-        self.believe(asked, holder, user, over_at, turn);
+        self.believe(holder, user, over_at, turn);
     }
 
     fn believe(
         &mut self,
-        asked: &Asked,
         holder: Token,
         user: Option<UserId>,
         over_at: Option<Time>,
         turn: &mut Turn<'_>,
     ) {
         let settings = turn.settings;
-        if let Some(link) = self.armed.filter(|link| asked.dirty.contains(link)) {
-            // Somebody changed it since, or just before; only the store knows.
-            self.changed(link, None, turn);
-            return;
-        }
         let ask_again_at = match self.armed {
             Some(_) => turn.now.plus_millis(settings.ask_at_least_every_ms),
             None => {

@@ -1,6 +1,8 @@
 //! The heart without its body: the queue of one lock, driven by tables of scenarios, by arbitrary
 //! sequences of events, and by a seeded simulator of many bad days.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests
+
 mod desk;
 mod properties;
 mod scenarios;

@@ -148,7 +148,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, tells: bool) -> Self {
         let mut random = Random::new(seed);
-        let calm = seed % 8 == 0;
+        let calm = seed.is_multiple_of(8);
         let gates = if calm { 1 } else { random.between(1, 4) };
         let settings = Settings {
             max_handoffs: u32::try_from(random.one_of(&[2, 5, 16, 64])).unwrap(),
