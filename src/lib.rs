@@ -20,6 +20,8 @@
 //! - At most one question about a lock is on its way to the store at a time.
 //! - No lock of a map is held across an await.
 #![forbid(unsafe_code)]
+// Whoever works on it follows these links with `--document-private-items`.
+#![allow(rustdoc::private_intra_doc_links)]
 
 pub mod client;
 pub mod clock;
