@@ -2,7 +2,7 @@
 //!
 //! - [`request`]: the scanner of what clients send; it agrees with Redis 7 on what a frame is, or refuses.
 //! - [`reply`]: the scanner of what Redis sends, RESP2 and RESP3.
-//! - [`write`]: the writer of lockgate's own replies.
+//! - [`mod@write`]: the writer of lockgate's own replies.
 //!
 //! The scanners are resumable, allocate nothing, do not recurse, and cost O(bytes) however the
 //! bytes are cut: commands and replies are relayed as they pass, so a value of 512 MB or a nesting
