@@ -2,8 +2,6 @@
 //! may change is in [`Limits`] (section `[limits]` of the configuration); what follows from the
 //! design is a constant. The relations between them are checked when this file compiles.
 
-use serde::Deserialize;
-
 pub use crate::resp::{ARGUMENTS, BULK_BYTES, LINE_BYTES};
 
 /// Longest token that proves ownership of a lock, in bytes. The shortest has one byte.
@@ -22,8 +20,7 @@ pub const OWED_REPLIES: usize = 64 * 1024;
 pub const READ_BYTES: usize = 16 * 1024;
 
 /// What an operator may change.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Clients connected at a time; one more gets `-ERR max number of clients reached`.
     pub clients: usize,

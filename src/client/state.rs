@@ -331,6 +331,10 @@ impl State {
                 _ if !mute => break,
                 _ if queued => self.queue_unseen(command)?,
                 Command::Reply(ReplyMode::On) if !self.subscribed() => break,
+                // In which protocol they come, and so what else may come, is not known.
+                Command::Confirm { .. } | Command::ConfirmAll { .. } if self.unseen.protocol => {
+                    return Err(Uncountable::Doubtful);
+                }
                 // Redis mutes neither confirmations nor what comes after the end of muting.
                 Command::Confirm { .. } | Command::ConfirmAll { .. } => break,
                 Command::Reset if !self.skipped => break,
@@ -369,6 +373,14 @@ impl State {
 
     fn run_unseen(&mut self, command: Command) -> Result<(), Uncountable> {
         self.passed(command);
+        // In RESP2's subscribed mode Redis refuses all of these but RESET.
+        if self.subscribed() && command != Command::Reset {
+            return if self.unseen.protocol {
+                Err(Uncountable::Doubtful)
+            } else {
+                Ok(())
+            };
+        }
         match command {
             Command::Select(_) => self.unseen.database = true,
             Command::Auth { .. } => self.unseen.identity = true,

@@ -1,0 +1,385 @@
+//! What the answers of the store mean, and what follows from them for the books: who holds the lock
+//! now, under which lease of ours, until when that is believed, and who is told.
+
+use bytes::Bytes;
+
+use super::{Asked, Belief, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
+use crate::lock::{
+    lease::Lease,
+    vocabulary::{Answer, Deadline, Outcome, Question, Refusal, Reply, Time, Token, UserId},
+};
+
+impl Queue {
+    pub(super) fn answered(&mut self, asked: Asked, answer: Answer, turn: &mut Turn<'_>) {
+        let Answer { outcome, armed } = answer;
+        match outcome {
+            Outcome::Unknown => return self.ask_again(asked, turn),
+            Outcome::NotNow(error) => return self.ask_later(asked, error, turn),
+            Outcome::Free if matches!(asked.question, Question::Ask { .. }) => {
+                // No answer to this question: a store that does not know what it does.
+                return self.ask_later(asked, Bytes::from_static(NO_ANSWER), turn);
+            }
+            Outcome::Granted { .. }
+            | Outcome::Held { .. }
+            | Outcome::Free
+            | Outcome::Refused(_) => {
+                self.trouble = None;
+            }
+        }
+        if armed.is_some() {
+            self.armed = armed;
+        }
+        let dirty = asked.dirty.clone();
+        match &asked.question {
+            Question::Ask { .. } => self.ask_answered(&asked, outcome, turn),
+            Question::HandOver { .. } => self.handover_answered(asked, outcome, turn),
+            Question::Release { .. } => self.release_answered(&asked, outcome, turn),
+            Question::Extend { .. } => self.extend_answered(&asked, outcome, turn),
+        }
+        // Somebody changed the lock since, or just before; only the store knows.
+        if let Some(link) = self.armed.filter(|link| dirty.contains(link))
+            && self.belief.is_some()
+        {
+            self.changed(link, None, turn);
+        }
+    }
+
+    /// The connection broke: whether the store did what it was asked is unknown. Every question may
+    /// be asked twice, as long as the one it is for is still there.
+    fn ask_again(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
+        asked.again = true;
+        match &mut asked.question {
+            Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
+                // Perhaps the lock is held for nobody now. A token that lockgate made is known to
+                // nobody else and can be released; one that a client named may be in use at
+                // another gate by now, and is left to its lease.
+                if !asked.explicit {
+                    let (user, token) = (*user, token.clone());
+                    self.errands.push_back(Errand::GiveAway {
+                        user,
+                        token,
+                        only_if: None,
+                    });
+                }
+                return;
+            }
+            Question::Release {
+                user,
+                token,
+                only_if,
+            } if asked.teller.is_none() => {
+                // Answered already: from here on it is the gate's own account.
+                let deadline = self.lease.as_ref().filter(|l| l.is_of(*user, token));
+                *only_if = only_if.or(deadline.and_then(|lease| lease.deadline));
+                if only_if.is_none() {
+                    return;
+                }
+            }
+            _ => {}
+        }
+        self.send(asked, turn);
+    }
+
+    /// Nothing was done, and asking later may help: whoever is still there then is asked for again.
+    fn ask_later(&mut self, asked: Asked, error: Bytes, turn: &Turn<'_>) {
+        self.trouble = Some(error);
+        let retry_at = Some(turn.now.plus_millis(NOT_NOW_PAUSE_MS));
+        self.asked = Some(Asked { retry_at, ..asked });
+    }
+
+    fn ask_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let Question::Ask {
+            user,
+            token,
+            lease_ms,
+        } = &asked.question
+        else {
+            return;
+        };
+        match outcome {
+            Outcome::Granted { deadline, fresh } => {
+                let again = self.lease_of(*user, token).is_some();
+                if !again {
+                    self.chain.begin(turn.now);
+                }
+                // A token that held the lock already may have been granted it at another gate.
+                let deadline = fresh.then_some(deadline);
+                self.granted(asked, *user, token, *lease_ms, deadline, turn);
+            }
+            Outcome::Held { holder, ttl_ms } => {
+                self.pace.in_vain(asked.on_push);
+                self.chain.found_held();
+                self.held(holder, ttl_ms, turn);
+            }
+            Outcome::Refused(error) => {
+                for waiting in self
+                    .places
+                    .take(*user, token)
+                    .map_or(Vec::new(), |(_, p)| p.requests)
+                {
+                    turn.reply(
+                        waiting.request,
+                        Reply::Refused(Refusal::Store(error.clone())),
+                    );
+                }
+            }
+            Outcome::Free | Outcome::NotNow(_) | Outcome::Unknown => {
+                debug_assert!(false, "no answer to this question");
+            }
+        }
+    }
+
+    fn handover_answered(&mut self, asked: Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let Question::HandOver {
+            user,
+            from,
+            to,
+            lease_ms,
+            only_if,
+        } = &asked.question
+        else {
+            return;
+        };
+        match outcome {
+            Outcome::Granted { deadline, fresh } => {
+                self.tell(&asked, Reply::Done, turn);
+                self.chain.hand_over();
+                self.lease = None;
+                let deadline = fresh.then_some(deadline);
+                self.granted(&asked, *user, to, *lease_ms, deadline, turn);
+            }
+            Outcome::Held { holder, ttl_ms } => {
+                self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
+                self.lease.take_if(|lease| lease.is_of(*user, from));
+                self.held(holder, ttl_ms, turn);
+            }
+            Outcome::Free => {
+                self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
+                self.free();
+            }
+            Outcome::Refused(_) => {
+                // The next one may not have it, or the store may write nothing more; what is to be
+                // released is released all the same, and who asks next gets the error.
+                let question = Question::Release {
+                    user: *user,
+                    token: from.clone(),
+                    only_if: *only_if,
+                };
+                self.send(Asked { question, ..asked }, turn);
+            }
+            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+        }
+    }
+
+    fn release_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let Question::Release { user, token, .. } = &asked.question else {
+            return;
+        };
+        match outcome {
+            Outcome::Free => {
+                self.tell(asked, Reply::Done, turn);
+                self.free();
+                if !self.places.is_empty() && self.chain.is_long(turn.now, turn.settings) {
+                    let pause_ms = self.chain.pause_ms(turn.now, turn.settings);
+                    self.pace.pause(turn.now, pause_ms);
+                }
+            }
+            Outcome::Held { .. } | Outcome::Granted { .. } => {
+                self.tell(asked, self.not_held(asked, *user, token, turn.now), turn);
+                if self
+                    .belief
+                    .as_ref()
+                    .is_some_and(|belief| belief.holder == *token)
+                {
+                    self.belief = None;
+                    self.pace.now();
+                }
+                self.lease.take_if(|lease| lease.is_of(*user, token));
+            }
+            Outcome::Refused(error) => {
+                self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
+            }
+            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+        }
+    }
+
+    fn extend_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let Question::Extend {
+            user,
+            token,
+            lease_ms,
+        } = &asked.question
+        else {
+            return;
+        };
+        match outcome {
+            Outcome::Granted { deadline, .. } => {
+                let lease =
+                    self.new_lease(asked, *user, token, *lease_ms, Some(deadline), turn.now);
+                let over = turn.now >= lease.until;
+                let reply = if over {
+                    Reply::Refused(Refusal::Expired)
+                } else {
+                    Reply::Done
+                };
+                self.tell(asked, reply, turn);
+                // Whoever extends it is there for it.
+                self.lease = Some(Lease {
+                    receivers: lease.receivers + 1,
+                    ..lease
+                });
+                self.believe_lease(turn);
+            }
+            Outcome::Held { holder, ttl_ms } => {
+                self.tell(asked, Reply::NotHeld, turn);
+                self.held(holder, ttl_ms, turn);
+            }
+            Outcome::Free => {
+                self.tell(asked, Reply::NotHeld, turn);
+                self.free();
+            }
+            Outcome::Refused(error) => {
+                self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
+            }
+            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+        }
+    }
+
+    /// What to say to the sender of a release that found the token not holding the lock. If an
+    /// earlier sending was never answered, that one may have done it.
+    fn not_held(&self, asked: &Asked, user: UserId, token: &Token, now: Time) -> Reply {
+        if !asked.again {
+            return Reply::NotHeld;
+        }
+        match self.lease.as_ref().filter(|lease| lease.is_of(user, token)) {
+            Some(lease) if now < lease.until => Reply::Done,
+            _ => Reply::Refused(Refusal::Upstream),
+        }
+    }
+
+    fn tell(&self, asked: &Asked, reply: Reply, turn: &mut Turn<'_>) {
+        if let Some((request, _)) = asked.teller {
+            turn.reply(request, reply);
+        }
+    }
+
+    // ── what follows for the books ───────────────────────────────────────────────────────────
+
+    /// The token holds the lock: answers everybody at its place.
+    fn granted(
+        &mut self,
+        asked: &Asked,
+        user: UserId,
+        token: &Token,
+        lease_ms: u64,
+        deadline: Option<Deadline>,
+        turn: &mut Turn<'_>,
+    ) {
+        let mut lease = self.new_lease(asked, user, token, lease_ms, deadline, turn.now);
+        lease.explicit = asked.explicit;
+        let over = turn.now >= lease.until;
+        if self
+            .places
+            .of_owner(user, token)
+            .is_some_and(|place| place.lease_ms != lease_ms)
+        {
+            // Somebody joined meanwhile and wants another lease: asked for once more, as the holder.
+        } else if let Some((no, place)) = self.places.take(user, token) {
+            lease.explicit = place.explicit;
+            lease.place = Some(no);
+            for waiting in &place.requests {
+                let reply = if over {
+                    Reply::Refused(Refusal::Expired)
+                } else {
+                    lease.receivers += 1;
+                    Reply::Granted {
+                        token: token.clone(),
+                        until: lease.until,
+                    }
+                };
+                turn.reply(waiting.request, reply);
+            }
+        }
+        self.pace.granted();
+        if lease.receivers == 0 && self.places.of_owner(user, token).is_none() {
+            self.give_away(&lease);
+        }
+        self.lease = Some(lease);
+        self.believe_lease(turn);
+    }
+
+    fn new_lease(
+        &self,
+        asked: &Asked,
+        user: UserId,
+        token: &Token,
+        lease_ms: u64,
+        deadline: Option<Deadline>,
+        now: Time,
+    ) -> Lease {
+        let before = self.lease_of(user, token);
+        Lease {
+            user,
+            token: token.clone(),
+            explicit: before.as_ref().is_none_or(|lease| lease.explicit),
+            lease_ms,
+            since: before.as_ref().map_or(now, |lease| lease.since),
+            until: asked.sent_at.plus_millis(lease_ms),
+            // The store may have moved the deadline by 3 ms, and lets keys live to the end of a millisecond.
+            over_at: now.plus_millis(lease_ms.saturating_add(4)),
+            deadline,
+            receivers: before.as_ref().map_or(0, |lease| lease.receivers),
+            place: before.and_then(|lease| lease.place),
+        }
+    }
+
+    fn believe_lease(&mut self, turn: &mut Turn<'_>) {
+        if let Some(lease) = &self.lease {
+            let (holder, user, over_at) = (lease.token.clone(), lease.user, lease.over_at);
+            self.believe(holder, Some(user), Some(over_at), turn);
+        }
+    }
+
+    /// Somebody holds the lock.
+    fn held(&mut self, holder: Option<Token>, ttl_ms: Option<u64>, turn: &mut Turn<'_>) {
+        let Some(holder) = holder else {
+            return self.free();
+        };
+        self.lease.take_if(|lease| lease.token != holder);
+        let user = self.lease.as_ref().map(|lease| lease.user);
+        // At exactly its time to live a key is still there.
+        let over_at = ttl_ms.map(|ttl| turn.now.plus_millis(ttl.saturating_add(1)));
+        self.believe(holder, user, over_at, turn);
+    }
+
+    fn believe(
+        &mut self,
+        holder: Token,
+        user: Option<UserId>,
+        over_at: Option<Time>,
+        turn: &mut Turn<'_>,
+    ) {
+        let settings = turn.settings;
+        let ask_again_at = match self.armed {
+            Some(_) => turn.now.plus_millis(settings.ask_at_least_every_ms),
+            None => {
+                let micros = self.pace.jittered(settings.poll_every_ms);
+                Time::from_micros(turn.now.micros().saturating_add(micros))
+            }
+        };
+        let until = over_at.map_or(ask_again_at, |over_at| over_at.min(ask_again_at));
+        self.belief = Some(Belief {
+            holder,
+            user,
+            until,
+        });
+        self.refuse_deadlocked(turn);
+    }
+
+    /// Nobody holds the lock.
+    fn free(&mut self) {
+        self.belief = None;
+        self.lease = None;
+        self.pace.now();
+    }
+}
