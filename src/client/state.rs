@@ -617,6 +617,10 @@ impl State {
         let command = self.head().ok_or(Uncountable::Unasked)?;
         if self.is_queued(command) {
             if reply.status() == Some(b"QUEUED") {
+                if matches!(command, Command::Reply(ReplyMode::Off | ReplyMode::Skip)) {
+                    // Where in the reply of its EXEC it takes replies away is not worth knowing.
+                    return Err(Uncountable::Doubtful);
+                }
                 self.unseen.transaction = false;
                 Self::push_merged(&mut self.queued, command.alone());
                 return Ok(true);
