@@ -287,12 +287,14 @@ fn told_question(question: &Question) -> String {
             token,
             lease_ms,
             fence,
+            expects,
             ..
         } => format!(
-            "ask {}{}{}",
+            "ask {}{}{}{}",
             name_of(token),
             lease(lease_ms),
-            fenced(*fence)
+            fenced(*fence),
+            only(expects)
         ),
         Question::HandOver {
             from,
