@@ -388,3 +388,17 @@ fn a_wait_that_ends_while_the_store_does_not_answer_is_an_error() {
         ("after 2000", "1 Upstream"),
     ]);
 }
+
+/// Found by the simulator: an `UNLOCK` in vain was on its way when the connection broke. Its answer,
+/// on the next one, says nothing of the holder that was read on the one before.
+#[test]
+fn what_was_read_on_a_connection_that_broke_is_read_again() {
+    let mut desk = Desk::new(SETTINGS);
+    assert_eq!(desk.happen("1 lock b"), "ask b");
+    desk.happen("held a 50000");
+    desk.happen("2 unlock x");
+    desk.happen("deaf");
+    assert_eq!(desk.happen("unknown"), "release x");
+    desk.link = 2;
+    assert_eq!(desk.happen("not held"), "2 Upstream; ask b");
+}
