@@ -3,7 +3,11 @@
 //!
 //! Nothing here uses the code under test: the client's parser is its own, so a fault of lockgate's
 //! cannot hide behind the same fault in its tests.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test binary uses a part of it"
+)]
 
 use std::{
     process::Child,
