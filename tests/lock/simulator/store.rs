@@ -100,6 +100,7 @@ impl Store {
             Outcome::Granted {
                 deadline: Deadline(deadline),
                 fresh,
+                fence: None,
             }
         };
         let holder = self.value.clone();
@@ -130,10 +131,7 @@ impl Store {
                 lease_ms,
                 ..
             } if is(from) && is_at(only_if) => set(self, to, *lease_ms),
-            Question::HandOver { to, .. } if is(to) => Outcome::Granted {
-                deadline: Deadline(holder.map_or(0, |(_, deadline)| deadline)),
-                fresh: false,
-            },
+            Question::HandOver { to, lease_ms, .. } if is(to) => set(self, to, *lease_ms),
             Question::HandOver { .. } => held(),
             Question::Release { token, only_if, .. } if is(token) && is_at(only_if) => {
                 self.change(None, Some(link));
@@ -146,7 +144,7 @@ impl Store {
             Question::Extend {
                 token, lease_ms, ..
             } if is(token) => set(self, token, *lease_ms),
-            Question::Extend { .. } => held(),
+            Question::Extend { .. } | Question::Check { .. } | Question::Restore { .. } => held(),
         }
     }
 }

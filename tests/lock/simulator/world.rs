@@ -7,7 +7,7 @@ use std::{
 
 use lockgate::lock::{
     Action, Answer, Event, LinkId, LockRequest, Question, QuestionId, Queue, Reply, RequestId,
-    Settings, Time, Token, UserId, Wait,
+    Settings, Time, Token, UserId, Wait, WriteBack,
 };
 
 use super::{
@@ -159,6 +159,7 @@ impl World {
             ask_at_least_every_ms: 60_000,
             poll_every_ms: 100,
             answer_within_ms: 2_000,
+            write_back: WriteBack::All,
             max_waiters: 1_000,
         };
         let (way, loss) = (
@@ -399,6 +400,8 @@ impl World {
             explicit,
             lease_ms: client.lease_ms,
             wait,
+            fence: false,
+            session: false,
         };
         self.feed(client.gate, Event::Lock(ask));
     }
@@ -549,6 +552,7 @@ impl World {
                 match action {
                     Action::Ask { id, question } => self.send(gate, id, question),
                     Action::Reply { request, reply } => events.extend(self.reply(request, &reply)),
+                    Action::SessionOver { .. } | Action::Released { .. } => {}
                 }
             }
         }
@@ -622,13 +626,14 @@ impl World {
         let granted = matches!(reply, Reply::Granted { .. });
         self.tell(|| format!("client {who} is answered: {reply:?}"));
         self.checks.replied(self.now, request, granted);
-        let Reply::Granted { token, until } = reply else {
+        let Reply::Granted { token, until, .. } = reply else {
             self.totals.expired += u64::from(matches!(reply, Reply::Refused(_)));
             return None;
         };
         let client = self.clients[who].clone();
         assert_eq!(*token, client.token);
         let undelivered = Event::Undelivered {
+            request,
             user: USER,
             token: token.clone(),
         };
