@@ -92,8 +92,8 @@ impl<'a> Contender<'a> {
             token: format!("{}-{}", self.number, self.tokens),
             lease_ms: random.between(LEASE_MS.0, LEASE_MS.1),
             wait_ms: random.percent(90).then(|| random.between(100, 5_000)),
-            fence: crate::HAS_FENCE && random.percent(85),
-            session: crate::HAS_SESSION && random.percent(25),
+            fence: random.percent(85),
+            session: random.percent(25),
         }
     }
 

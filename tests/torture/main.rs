@@ -67,10 +67,6 @@ use random::Random;
 use support::{Lockgate, Proxy, RedisServer, free_address, report};
 use world::World;
 
-const HAS_FENCE: bool = false;
-const HAS_SESSION: bool = false;
-const HAS_WRITE_BACK: bool = false;
-
 const LOCKS: usize = 5;
 const CONTENDERS: usize = 40;
 const PLAIN_CLIENTS: usize = 3;
@@ -104,12 +100,10 @@ fn no_lock_has_two_owners_whatever_breaks() {
         report(violation);
     }
     assert!(verdict.violations.is_empty(), "seed {seed}: violations");
-    if HAS_WRITE_BACK {
-        assert!(
-            verdict.write_back_holes.is_empty(),
-            "seed {seed}: leases were not written back"
-        );
-    }
+    assert!(
+        verdict.write_back_holes.is_empty(),
+        "seed {seed}: leases were not written back"
+    );
     aftermath::check(&machinery, &world);
 }
 
