@@ -161,7 +161,7 @@ impl<'a> Contender<'a> {
 
     fn own(&mut self, mut tenure: Tenure, gate: usize) {
         let mut releases = true;
-        if self.random.percent(4) {
+        if self.random.percent(2) {
             // Dies without a word.
             tenure.until = now() - self.notice_margin(&tenure);
             self.connections[gate].close();
@@ -182,10 +182,11 @@ impl<'a> Contender<'a> {
 
     /// Holds the lock for a while; false where it turned out to be lost.
     fn hold(&mut self, tenure: &mut Tenure, gate: usize) -> bool {
-        let overstays = self.random.percent(if tenure.session { 15 } else { 3 });
-        let hold = match overstays {
-            true => tenure.lease / 1_000 + self.random.between(0, 1_000),
-            false => self.random.between(0, 100),
+        let overstays = if tenure.session { 12 } else { 2 };
+        let hold = match self.random.between(1, 100) {
+            chance if chance <= overstays => tenure.lease / 1_000 + self.random.between(0, 1_000),
+            95.. => self.random.between(100, 1_000),
+            _ => self.random.between(0, 100),
         };
         let hold = Duration::from_millis(hold);
         if !tenure.session {
