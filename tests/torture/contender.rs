@@ -196,7 +196,9 @@ impl<'a> Contender<'a> {
         }
         let kept = self.connections[gate].listens_for(hold, &tenure.token);
         if !kept {
-            tenure.until = now() - NOTICE_MARGIN;
+            let told = now();
+            tenure.told_lost = Some(told);
+            tenure.until = told - NOTICE_MARGIN;
             self.world.tally.error("(told that a session lock is lost)");
         }
         kept
@@ -424,6 +426,7 @@ fn granted(
         session: wish.session,
         until: read,
         denied: None,
+        told_lost: None,
     }
 }
 

@@ -63,8 +63,8 @@ pub(crate) fn figures(counts: &Counts, history: &History, verdict: &Verdict) -> 
     );
     line(
         &mut text,
-        "leases that such a restart met and that were kept",
-        &verdict.survived_a_restart,
+        "leases that were to be written back after such a restart",
+        &verdict.to_write_back,
     );
     line(&mut text, "violations", &verdict.violations.len());
     text

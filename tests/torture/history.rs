@@ -38,6 +38,8 @@ pub(crate) struct Tenure {
     /// When a release, or a new lease, was answered with "this token does not hold the lock", though
     /// nobody had asked for its end before.
     pub(crate) denied: Option<Micros>,
+    /// When the gate said, by a push or by the end of the connection, that a session lock is lost.
+    pub(crate) told_lost: Option<Micros>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -67,6 +67,7 @@ impl<'a> Plain<'a> {
                         session: false,
                         until: 0,
                         denied: None,
+                        told_lost: None,
                     });
                     return;
                 }

@@ -24,6 +24,7 @@ fn tenure(token: &str, from: Micros, until: Micros) -> Tenure {
         session: false,
         until: START + until,
         denied: None,
+        told_lost: None,
     }
 }
 
@@ -164,7 +165,7 @@ fn well_gates_are_to_write_back_what_redis_forgot() {
     let forgot = incident(What::Forgot, SECOND, 1_500_000);
     let verdict = is_right(&tenures, std::slice::from_ref(&forgot));
     assert_eq!(verdict.write_back_holes.len(), 1);
-    assert_eq!(verdict.survived_a_restart, 1);
+    assert_eq!(verdict.to_write_back, 1);
     let cut = incident(What::LinkBroken(1), 0, 1_000);
     let verdict = is_right(&tenures, &[cut, forgot]);
     assert_eq!(verdict.excused_after_loss, 1);
@@ -196,6 +197,16 @@ fn a_lease_that_somebody_else_ended_is_found() {
     is_found(&[denied(301_000)], &[], "lost within its lease");
     is_right(&[denied(2 * SECOND)], &[]);
     is_right(&[denied(301_000)], &[incident(What::Flushed, 100, 200)]);
+}
+
+#[test]
+fn a_session_lock_that_is_lost_for_no_reason_is_found() {
+    let lost = || Tenure {
+        told_lost: Some(START + 300_000),
+        ..session("a", 0, 200_000)
+    };
+    is_found(&[lost()], &[], "lost for no reason");
+    is_right(&[lost()], &[incident(What::LinkBroken(0), 0, 1_000)]);
 }
 
 #[test]
