@@ -225,6 +225,16 @@ impl<'a> Contender<'a> {
                 return false;
             }
             Reply::Value(Value::Integer(1)) => {
+                let before = Tenure {
+                    until: sent,
+                    ..tenure.clone()
+                };
+                self.world
+                    .chronicle
+                    .write(|history| history.tenures.push(before));
+                tenure.extended = true;
+                tenure.fence = None;
+                tenure.read = now();
                 tenure.lease_from = LeaseFrom::Sent(sent);
                 tenure.lease = lease;
                 return true;
@@ -417,6 +427,7 @@ fn granted(
     Tenure {
         lock: wish.lock,
         token: wish.token.clone(),
+        extended: false,
         through: Through::Gate(gate),
         first_sent,
         read,

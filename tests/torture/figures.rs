@@ -91,7 +91,7 @@ fn grants(history: &History) -> Vec<Micros> {
     let granted = history
         .tenures
         .iter()
-        .filter(|t| t.through != Through::Redis);
+        .filter(|t| t.through != Through::Redis && !t.extended);
     let mut moments: Vec<_> = granted.map(|tenure| tenure.read).collect();
     moments.sort_unstable();
     moments

@@ -58,6 +58,7 @@ impl<'a> Plain<'a> {
                     self.own(Tenure {
                         lock,
                         token,
+                        extended: false,
                         through: Through::Redis,
                         first_sent,
                         read: now(),

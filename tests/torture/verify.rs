@@ -15,6 +15,7 @@ fn tenure(token: &str, from: Micros, until: Micros) -> Tenure {
     Tenure {
         lock: 0,
         token: token.to_owned(),
+        extended: false,
         through: Through::Gate(0),
         first_sent: START + from,
         read: fence + 100,
@@ -41,6 +42,18 @@ fn plain(token: &str, from: Micros, until: Micros) -> Tenure {
         fence: None,
         lease_from: LeaseFrom::Sent(START + from),
         ..tenure(token, from, until)
+    }
+}
+
+/// What came of this one after a `RELOCK` at `from`.
+fn extended(tenure: &Tenure, from: Micros, until: Micros) -> Tenure {
+    Tenure {
+        extended: true,
+        fence: None,
+        lease_from: LeaseFrom::Sent(START + from),
+        read: START + from + 100,
+        until: START + until,
+        ..tenure.clone()
     }
 }
 
@@ -111,10 +124,7 @@ fn a_lease_that_is_over_is_nobodys() {
         &[],
         "two own",
     );
-    let again = Tenure {
-        lease_from: LeaseFrom::Sent(START + SECOND),
-        ..overstays()
-    };
+    let again = extended(&overstays(), SECOND, 5 * SECOND);
     is_found(&[again, tenure("b", 2_900_000, 3 * SECOND)], &[], "two own");
 }
 
@@ -142,10 +152,7 @@ fn a_loss_of_data_excuses_for_one_lease() {
         &flushed,
         "two own",
     );
-    let confirmed = Tenure {
-        lease_from: LeaseFrom::Sent(START + 1_050_000),
-        ..before()
-    };
+    let confirmed = extended(&before(), 1_050_000, 1_900_000);
     is_found(
         &[confirmed, tenure("b", 1_100_000, 1_200_000)],
         &flushed,
@@ -157,6 +164,18 @@ fn a_loss_of_data_excuses_for_one_lease() {
         &flushed,
         "two own",
     );
+}
+
+#[test]
+fn what_is_written_back_after_another_let_go_is_right() {
+    let flushed = [incident(What::Flushed, SECOND, SECOND + 1_000)];
+    let before = tenure("a", 0, 1_500_000);
+    let after = extended(&before, 1_500_000, 3 * SECOND);
+    let meanwhile = plain("b", 1_100_000, 1_200_000);
+    let verdict = is_right(&[before.clone(), meanwhile, after.clone()], &flushed);
+    assert_eq!(verdict.excused_with_plain, 1);
+    let still = plain("b", 1_100_000, 1_600_000);
+    is_found(&[before, still, after], &flushed, "two own");
 }
 
 #[test]
