@@ -77,7 +77,6 @@ impl Queue {
     /// somebody changed the lock since, or just before; only the store knows.
     pub(super) fn heed(&mut self, dirty: &[LinkId], turn: &Turn<'_>) {
         if let Some(link) = self.armed.filter(|link| dirty.contains(link))
-            && self.asked.is_none()
             && self.belief.is_some()
         {
             self.changed(link, None, turn);
@@ -108,7 +107,7 @@ impl Queue {
                 user,
                 token,
                 only_if,
-            } if asked.teller.is_none() => {
+            } if asked.teller.is_none() && !asked.own => {
                 // Answered already: from here on it is the gate's own account.
                 let deadline = self.lease.as_ref().filter(|l| l.is_of(*user, token));
                 *only_if = only_if.or(deadline.and_then(|lease| lease.deadline));
