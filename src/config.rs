@@ -13,7 +13,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     limits::{LEAST_BUFFER_BYTES, Limits, MOST_KEY_BYTES},
-    lock::Settings,
+    lock::{Settings, WriteBack},
+    store::redis::settings::LONGEST_PAUSE,
 };
 
 mod typed;
@@ -40,6 +41,14 @@ pub struct Config {
     pub timeout: Duration,
     /// A connection that is to tell of changes is asked for a sign of life when silent this long.
     pub ping: Duration,
+    /// Which leases are written back into a Redis that lost data.
+    pub write_back: WriteBack,
+    /// For how long then no lock that is found free is taken.
+    pub grace: Duration,
+    /// How long clients may take to be done once the gate shuts down.
+    pub drain: Duration,
+    /// After what silence a client's machine is probed for life; zero is never.
+    pub tcp_keepalive: Duration,
     /// Put before the name of every lock to make its key in Redis.
     pub key_prefix: Bytes,
     /// The leases a client gets and may ask for.
@@ -116,11 +125,20 @@ impl Config {
             ask_at_least_every_ms: self.queue.ask_at_least_every_ms,
             poll_every_ms: self.queue.poll_every_ms,
             answer_within_ms: millis(self.timeout),
+            write_back: match self.upstream {
+                // The memory of this process forgets nothing before the process ends.
+                Upstream::Embedded => WriteBack::Off,
+                Upstream::Redis(_) => self.write_back,
+            },
             max_waiters: self.limits.waiters,
         }
     }
 
     fn check(typed: &mut Typed) -> Result<Self, Error> {
+        let connect_timeout =
+            duration(typed, "upstream.connect_timeout", "1s", MILLISECOND..=HOUR)?;
+        // Every gate must have had the time to come back.
+        let shortest_grace = LONGEST_PAUSE + connect_timeout + MILLISECOND;
         Ok(Self {
             listen: typed.parse("listen", "127.0.0.1:6380", listen)?,
             threads: match number(typed, "threads", 0, 0..=1024)? {
@@ -129,7 +147,11 @@ impl Config {
             },
             log: typed.parse("log", "info", log)?,
             upstream: typed.parse_secret("upstream.url", "embedded", Upstream::parse)?,
-            connect_timeout: duration(typed, "upstream.connect_timeout", "1s", MILLISECOND..=HOUR)?,
+            connect_timeout,
+            write_back: typed.parse("write_back.leases", "all", write_back)?,
+            grace: grace(typed, shortest_grace)?,
+            drain: duration(typed, "drain", "5s", Duration::ZERO..=HOUR)?,
+            tcp_keepalive: duration(typed, "tcp_keepalive", "5m", Duration::ZERO..=HOUR)?,
             timeout: duration(typed, "upstream.timeout", "2s", MILLISECOND..=HOUR)?,
             ping: duration(typed, "upstream.ping", "5s", MILLISECOND..=HOUR)?,
             key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
@@ -185,6 +207,12 @@ fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
         clients: number(typed, "limits.clients", default.clients, 1..=MOST)?,
         locks: number(typed, "limits.locks", default.locks, 1..=MOST)?,
         waiters: number(typed, "limits.waiters", default.waiters, 1..=MOST)?,
+        released_tokens: number(
+            typed,
+            "limits.released_tokens",
+            default.released_tokens,
+            0..=MOST,
+        )?,
         key_bytes: number(
             typed,
             "limits.key_bytes",
@@ -254,6 +282,21 @@ fn number(
 /// 20,000, since Redis wants a core of its own and threads that wake each other cost more than they do.
 fn half_of_the_cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
+
+/// The default grows with the time that connecting may take.
+fn grace(typed: &mut Typed, shortest: Duration) -> Result<Duration, Error> {
+    let default = shortest.max(Duration::from_millis(1_500));
+    duration(typed, "write_back.grace", &shown(default), shortest..=DAY)
+}
+
+fn write_back(text: &str) -> Result<WriteBack, String> {
+    match text {
+        "all" => Ok(WriteBack::All),
+        "session" => Ok(WriteBack::Session),
+        "off" => Ok(WriteBack::Off),
+        _ => Err("all, session or off".to_owned()),
+    }
 }
 
 fn listen(text: &str) -> Result<SocketAddr, String> {

@@ -30,6 +30,9 @@ pub const SHUTDOWN: &str = "SHUTDOWN lockgate is shutting down; ask another one,
 /// Ours: as many clients as there may be.
 pub const MAX_CLIENTS: &str = "ERR max number of clients reached";
 
+/// The client's: a lock cannot have this name.
+pub const RESERVED: &str = "ERR this key is lockgate's counter of fences and cannot be a lock";
+
 /// The client's: it has to authenticate first.
 pub const NOAUTH: &str = "NOAUTH Authentication required.";
 

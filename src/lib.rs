@@ -46,7 +46,7 @@ use client::{Shared, command::Bounds, relay::Address};
 use config::{Config, Upstream};
 use error::Error;
 use gate::Gate;
-use lock::UserId;
+use lock::{UserId, WriteBack};
 use store::{
     Store,
     embedded::EmbeddedStore,
@@ -65,7 +65,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let local = listener.local_addr().map_err(listen)?;
     let shared = Arc::new(shared(&config, local.port()));
     info!(upstream = %config.upstream, "listening on {local}");
-    server::serve(listener, shared, shutdown).await;
+    server::serve(listener, shared, config.drain, shutdown).await;
     Ok(())
 }
 
@@ -81,6 +81,7 @@ fn shared(config: &Config, port: u16) -> Shared {
                 connect_timeout: config.connect_timeout,
                 timeout: config.timeout,
                 ping: config.ping,
+                grace: (config.write_back != WriteBack::Off).then_some(config.grace),
                 key_prefix: config.key_prefix.clone(),
             });
             let address = Address {
@@ -104,6 +105,7 @@ fn shared(config: &Config, port: u16) -> Shared {
             max_lease_ms: config.leases.max_ms,
         },
         default_lease_ms: config.leases.default_ms,
+        tcp_keepalive: config.tcp_keepalive,
         limits: config.limits.clone(),
         port,
         started: clock::now(),

@@ -28,6 +28,9 @@ pub struct Limits {
     pub locks: usize,
     /// Requests that wait for one lock; one more gets `-MAXWAITERS`.
     pub waiters: usize,
+    /// Tokens that were released here and are remembered for the case that Redis brings them back;
+    /// about 200 bytes each.
+    pub released_tokens: usize,
     /// Longest name of a lock, in bytes.
     pub key_bytes: usize,
     /// Commands kept behind a waiting `LOCK`; then lockgate stops reading from that client.
@@ -45,6 +48,7 @@ impl Default for Limits {
             clients: 10_000,
             locks: 1_000_000,
             waiters: 10_000,
+            released_tokens: 50_000,
             key_bytes: 1_024,
             kept_commands: 1_024,
             kept_bytes: 64 * 1024,

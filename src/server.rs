@@ -20,14 +20,16 @@ use crate::{
     error::MAX_CLIENTS,
 };
 
-/// How long clients may take to be done once the gate shuts down.
-const DRAIN: Duration = Duration::from_secs(5);
-
 /// How long to wait after the system had no socket for a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves clients until `shutdown` completes, then lets what runs finish, up to [`DRAIN`].
-pub async fn serve(listener: TcpListener, shared: Arc<Shared>, shutdown: impl Future<Output = ()>) {
+/// Serves clients until `shutdown` completes, then lets what runs finish, for as long as `drain`.
+pub async fn serve(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    drain: Duration,
+    shutdown: impl Future<Output = ()>,
+) {
     let (draining, watch) = watch::channel(false);
     let mut sessions = JoinSet::new();
     tokio::select! {
@@ -39,7 +41,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>, shutdown: impl Fu
     // Without clients nobody listens.
     let _ = draining.send(true);
     let all_done = async { while sessions.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN, all_done).await.is_err() {
+    if tokio::time::timeout(drain, all_done).await.is_err() {
         warn!(
             clients = sessions.len(),
             "not done in time; their connections are cut"

@@ -143,10 +143,7 @@ impl Ahead {
             }
             // What overtook goes first at the gate, too.
             if started.is_none() {
-                // What overtook goes first at the gate, too.
-                if started.is_none() {
-                    before.insert(own);
-                }
+                before.insert(own);
             }
         }
     }

@@ -4,14 +4,21 @@ use bytes::{Bytes, BytesMut};
 
 use crate::{
     error,
-    gate::Info,
-    lock::{Refusal, Token},
+    gate::{Grant, Info},
+    lock::Refusal,
     resp::{Protocol, Writer},
 };
 
 /// `LOCK`, `TRYLOCK`: granted.
-pub(super) fn granted(out: &mut BytesMut, protocol: Protocol, token: &Token) {
-    Writer::new(out, protocol).bulk(token.as_bytes());
+pub(super) fn granted(out: &mut BytesMut, protocol: Protocol, grant: &Grant) {
+    let mut writer = Writer::new(out, protocol);
+    if let Some(fence) = grant.fence() {
+        writer.array(2);
+        writer.bulk(grant.token().as_bytes());
+        writer.integer(i64::try_from(fence).unwrap_or(i64::MAX));
+    } else {
+        writer.bulk(grant.token().as_bytes());
+    }
 }
 
 /// `LOCK`, `TRYLOCK`: not granted.
@@ -59,6 +66,11 @@ pub(super) fn info(out: &mut BytesMut, protocol: Protocol, info: Result<Info, By
         ("ttl", info.look.ttl_ms),
         ("granted-here", i64::from(held_here.is_some())),
         ("held-here", number(held_here.unwrap_or(0))),
+        ("session", i64::from(here.is_some_and(|here| here.session))),
+        (
+            "fence",
+            number(here.and_then(|here| here.fence).unwrap_or(0)),
+        ),
         (
             "waiters",
             here.map_or(0, |here| i64::try_from(here.waiters).unwrap_or(i64::MAX)),

@@ -15,9 +15,9 @@ use crate::lock::Token;
 /// The name of a lock command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// `LOCK key [TOKEN token] [PX milliseconds | EX seconds] [WAIT milliseconds]`
+    /// `LOCK key [TOKEN token] [PX milliseconds | EX seconds] [WAIT milliseconds] [FENCE] [SESSION]`
     Lock,
-    /// `TRYLOCK key [TOKEN token] [PX milliseconds | EX seconds]`
+    /// `TRYLOCK key [TOKEN token] [PX milliseconds | EX seconds] [FENCE] [SESSION]`
     TryLock,
     /// `RELOCK key token [PX milliseconds | EX seconds]`
     Relock,
@@ -74,6 +74,10 @@ pub enum Command {
         wait_ms: Option<u64>,
         /// `TRYLOCK`: not to wait at all.
         try_only: bool,
+        /// The reply is to tell a fence.
+        fence: bool,
+        /// The lease is bound to the connection.
+        session: bool,
     },
     /// `RELOCK`.
     Relock {
@@ -152,10 +156,6 @@ pub enum CommandError {
         /// Most bytes of a name.
         most: usize,
     },
-    /// An option that is known but not served yet: ignoring it would let a client believe that
-    /// it has what it asked for.
-    #[error("ERR {0} is not supported yet")]
-    NotServed(&'static str),
 }
 
 /// Reads a lock command: its name and all that follows.
@@ -215,12 +215,6 @@ fn lock(
     bounds: &Bounds,
 ) -> Result<Command, CommandError> {
     let options = Options::read(verb, options)?;
-    if options.fence.is_some() {
-        return Err(CommandError::NotServed("FENCE"));
-    }
-    if options.session.is_some() {
-        return Err(CommandError::NotServed("SESSION"));
-    }
     let lease_ms = options.lease_ms(verb, bounds)?;
     let wait_ms = options.wait_ms()?;
     if let Some(token) = options.token
@@ -236,6 +230,8 @@ fn lock(
         lease_ms,
         wait_ms,
         try_only: verb == Verb::TryLock,
+        fence: options.fence.is_some(),
+        session: options.session.is_some(),
     })
 }
 

@@ -3,6 +3,7 @@
 //! - [`session`]: reads, dispatches, answers in order; the way of every command begins there.
 //! - [`ahead`]: a look at what stands behind a `LOCK` that waits.
 //! - [`back`]: what stands behind the client: [`relay`], its connection to Redis, or [`local`].
+//! - [`held`]: the leases bound to its connection.
 //! - [`pipe`]: one socket with its buffers.
 //! - [`answer`]: the replies to lock commands.
 //!
@@ -20,6 +21,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -28,8 +30,8 @@ use tokio::{net::TcpStream, sync::watch};
 use crate::{
     clock, error,
     gate::Gate,
-    limits::{Limits, TOKEN_BYTES},
-    lock::{Time, Token, UserId},
+    limits::Limits,
+    lock::{Time, UserId},
 };
 
 mod ahead;
@@ -37,6 +39,7 @@ mod answer;
 mod back;
 pub mod command;
 pub mod glob;
+mod held;
 pub mod local;
 mod pipe;
 pub mod relay;
@@ -68,6 +71,8 @@ pub struct Shared {
     pub bounds: command::Bounds,
     /// The lease of a client that names none, in milliseconds.
     pub default_lease_ms: u64,
+    /// After what silence a client's machine is probed for life; zero is never.
+    pub tcp_keepalive: Duration,
     /// The bounds.
     pub limits: Limits,
     /// The port that clients connect to.
@@ -81,11 +86,6 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The token can be one that a lock was granted to.
-    fn may_hold(&self, token: &Token) -> bool {
-        (1..=TOKEN_BYTES).contains(&token.as_bytes().len())
-    }
-
     fn locks(&self, database: u32, pattern: Option<Bytes>, count: Option<usize>) -> Vec<Bytes> {
         let matches = |name: &[u8]| pattern.as_ref().is_none_or(|p| glob::matches(p, name));
         self.gate

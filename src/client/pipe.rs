@@ -6,9 +6,11 @@ use std::{
     mem::MaybeUninit,
     pin::Pin,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::{Buf, BytesMut};
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
@@ -47,6 +49,23 @@ impl Pipe {
             closing: false,
             closed: false,
         })
+    }
+
+    /// Has the system probe the other side for life after so long a silence, and end the connection
+    /// when it does not answer to three probes, a third of that apart; zero is not at all.
+    ///
+    /// # Errors
+    /// The system does not take it: the connection is gone.
+    pub(super) fn probe_after(&self, silence: Duration) -> io::Result<()> {
+        if silence.is_zero() {
+            return Ok(());
+        }
+        // The system counts in whole seconds, from one on.
+        let seconds = |time: Duration| time.max(Duration::from_secs(1));
+        sockopt::set_tcp_keepidle(&self.stream, seconds(silence))?;
+        sockopt::set_tcp_keepintvl(&self.stream, seconds(silence / 3))?;
+        sockopt::set_tcp_keepcnt(&self.stream, 3)?;
+        Ok(sockopt::set_socket_keepalive(&self.stream, true)?)
     }
 
     /// Reads once, up to [`READ_BYTES`], if there is anything: returns the bytes read, by `take`,

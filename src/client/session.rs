@@ -31,13 +31,16 @@ use super::{
     answer,
     back::Back,
     command::{Command, Verb, parse},
+    held::Held,
     pipe::Pipe,
     relay::Broken,
 };
 use crate::{
-    error::SHUTDOWN,
+    error::{self, SHUTDOWN},
     gate::{self, Answer, Grant, Info, Pending, Wish},
-    limits::{LEAST_BUFFER_BYTES, LINE_BYTES, LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES},
+    limits::{
+        LEAST_BUFFER_BYTES, LINE_BYTES, LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES, TOKEN_BYTES,
+    },
     lock::{Refusal, Token},
     resp::{Protocol, RequestScanner, Step, arguments},
     store::{Later, LockName},
@@ -71,6 +74,12 @@ pub(super) struct Session {
     mute: bool,
     /// Nothing more is done for the client but to write what is in its outbox.
     closing: bool,
+    /// The client closed the connection, or asked for that (`QUIT`).
+    left: bool,
+    /// The gate shuts down: what runs is finished, nothing is begun.
+    draining: bool,
+    /// The leases bound to this connection.
+    held: Held,
     /// The lock command that runs gets no reply (`CLIENT REPLY OFF` or `SKIP`).
     silent: bool,
     /// When to look whether a client that is not read from has closed.
@@ -131,12 +140,14 @@ impl Session {
         id: u64,
     ) -> std::io::Result<Self> {
         let back = Back::new(&shared, &stream, peer, id);
+        let client = Pipe::new(stream)?;
+        client.probe_after(shared.tcp_keepalive)?;
         Ok(Self {
             who: gate::Client {
                 user: shared.user,
                 label: Arc::from(peer),
             },
-            client: Pipe::new(stream)?,
+            client,
             back,
             shared,
             scanner: RequestScanner::new(),
@@ -149,6 +160,9 @@ impl Session {
             late: Vec::new(),
             mute: false,
             closing: false,
+            left: false,
+            draining: false,
+            held: Held::default(),
             silent: false,
             watch: None,
             linger: None,
@@ -163,7 +177,11 @@ impl Session {
             moved |= self.exchange(cx);
             moved |= self.write(cx);
             moved |= self.look_for_close(cx);
+            moved |= self.tell_lost(cx);
             if self.is_over() {
+                if self.left {
+                    self.held.release();
+                }
                 return Poll::Ready(());
             }
             if !moved {
@@ -172,17 +190,32 @@ impl Session {
         }
     }
 
-    /// The gate shuts down: who waits is told; what runs is finished.
+    /// The gate shuts down: who waits is told, and who holds a lock bound to this connection; what
+    /// runs is finished. A client that could be told of its locks may release them still.
     pub(super) fn drain(&mut self) {
-        if let Turn::Running(Running {
-            waiting: Some(_), ..
-        }) = &self.turn
-        {
+        self.draining = true;
+        if self.held.any() && self.may_push() {
+            self.held.tell_all(&mut self.client.outbox);
+            if self.is_waiting() {
+                self.turn = Turn::Refusing(SHUTDOWN.to_owned());
+            }
+            return;
+        }
+        self.end();
+    }
+
+    /// Nothing more is read from the client.
+    fn end(&mut self) {
+        if self.is_waiting() {
             self.turn = Turn::Failing(SHUTDOWN.to_owned());
         } else {
             self.closing |= matches!(self.turn, Turn::Open) && self.back.is_settled();
         }
         self.client.ended = true;
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(&self.turn, Turn::Running(running) if running.waiting.is_some())
     }
 
     fn is_over(&self) -> bool {
@@ -222,6 +255,7 @@ impl Session {
         if let Poll::Ready(Err(_)) = read {
             self.mute();
         }
+        self.left |= self.client.ended;
         read.is_ready()
     }
 
@@ -233,8 +267,8 @@ impl Session {
         let before = self.client.outbox.len();
         match self.client.poll_flush(cx) {
             Poll::Ready(Ok(())) => {
-                if let Some(grant) = self.delivering.take() {
-                    grant.delivered();
+                if let Some(bound) = self.delivering.take().and_then(Grant::delivered) {
+                    self.held.add(bound);
                 }
                 before > 0
             }
@@ -249,6 +283,7 @@ impl Session {
     /// The client's socket is broken: a grant being written did not reach it.
     fn mute(&mut self) {
         self.mute = true;
+        self.left = true;
         self.client.ended = true;
         self.delivering = None;
     }
@@ -280,7 +315,39 @@ impl Session {
         }
         self.watch = None;
         self.client.ended = self.client.is_closed_behind_unread();
+        self.left |= self.client.ended;
         true
+    }
+
+    /// The client is told of the locks that it lost: by a push, or by the end of its connection.
+    fn tell_lost(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.closing {
+            return false;
+        }
+        if self.held.read_mail(cx) {
+            if self.back.protocol() == Protocol::Resp3 && !self.back.is_plain_pipe() {
+                // In the middle of a reply it has to wait.
+                if !self.may_push() {
+                    return false;
+                }
+                self.held.tell_lost(&mut self.client.outbox);
+            } else {
+                self.abandon();
+                self.closing = true;
+            }
+            return true;
+        }
+        if self.draining && !self.client.ended && !self.held.any() && self.delivering.is_none() {
+            self.end();
+            return true;
+        }
+        false
+    }
+
+    fn may_push(&self) -> bool {
+        self.back.protocol() == Protocol::Resp3
+            && !self.back.is_plain_pipe()
+            && self.back.is_between_replies()
     }
 
     // ── Redis, or what stands for it ─────────────────────────────────────────────────────────
@@ -479,6 +546,7 @@ impl Session {
     }
 
     fn ordinary_command(&mut self) {
+        self.left |= self.scanner.name().eq_ignore_ascii_case(b"QUIT");
         self.ahead.turn(self.frame_bytes());
         if self.back.streams() {
             self.passing = self.scanned;
@@ -542,6 +610,14 @@ impl Session {
         let arguments =
             arguments(frame, LOCK_COMMAND_ARGUMENTS).map_err(|_| "ERR syntax error".to_owned())?;
         let command = parse(&arguments, &self.shared.bounds).map_err(|error| error.to_string())?;
+        if let Command::Lock { key, .. } = &command {
+            if self.draining {
+                return Err(SHUTDOWN.to_owned());
+            }
+            if self.shared.gate.is_reserved(&self.name(key.clone())) {
+                return Err(error::RESERVED.to_owned());
+            }
+        }
         self.turn = match command {
             Command::Lock { .. } => self.lock(command),
             Command::Unlock { .. } | Command::Relock { .. } => match self.start(&command) {
@@ -565,13 +641,15 @@ impl Session {
         Ok(())
     }
 
-    fn lock(&self, command: Command) -> Turn {
+    fn lock(&mut self, command: Command) -> Turn {
         let Command::Lock {
             key,
             token,
             lease_ms,
             wait_ms,
             try_only,
+            fence,
+            session,
         } = command
         else {
             return Turn::Open;
@@ -582,6 +660,8 @@ impl Session {
             lease_ms,
             wait_ms,
             try_only,
+            fence,
+            session: session.then(|| self.held.mailbox()),
         };
         let pending = self
             .shared
@@ -600,19 +680,25 @@ impl Session {
     fn start(&self, command: &Command) -> Option<Pending> {
         let gate = &self.shared.gate;
         match command {
-            Command::Unlock { key, token } if self.shared.may_hold(token) => {
+            Command::Unlock { key, token } if self.may_hold(key, token) => {
                 Some(gate.unlock(&self.who, self.name(key.clone()), token.clone()))
             }
             Command::Relock {
                 key,
                 token,
                 lease_ms,
-            } if self.shared.may_hold(token) => {
+            } if self.may_hold(key, token) => {
                 let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
                 Some(gate.relock(&self.who, self.name(key.clone()), token.clone(), lease_ms))
             }
             _ => None,
         }
+    }
+
+    /// The token can be one that a lock of that name was granted to.
+    fn may_hold(&self, key: &Bytes, token: &Token) -> bool {
+        (1..=TOKEN_BYTES).contains(&token.as_bytes().len())
+            && !self.shared.gate.is_reserved(&self.name(key.clone()))
     }
 
     fn name(&self, key: Bytes) -> LockName {
@@ -673,7 +759,7 @@ impl Session {
                 self.write_answer(|out, protocol| answer::refusal(out, protocol, &Refusal::Expired))
             }
             Answer::Granted(grant) => {
-                self.write_answer(|out, protocol| answer::granted(out, protocol, grant.token()));
+                self.write_answer(|out, protocol| answer::granted(out, protocol, &grant));
                 // From here on its lease may end while it is on its way, as with Redis itself.
                 if self.client.ended {
                     self.late.push(grant);

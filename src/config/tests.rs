@@ -137,6 +137,8 @@ fn each_key_of_the_file_does_what_it_says() {
             r#"
             listen = "[::1]:7000"
             log = "warn,lockgate=debug"
+            drain = "18ms"
+            tcp_keepalive = "19s"
             upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms" }
             lock.key_prefix = "p:"
             lock.lease = "6ms"
@@ -149,10 +151,12 @@ fn each_key_of_the_file_does_what_it_says() {
             ask.max_delay = "12ms"
             ask.at_least_every = "13ms"
             ask.poll_every = "14ms"
+            write_back = { leases = "session", grace = "2s" }
             [limits]
             clients = 15
             locks = 16
             waiters = 17
+            released_tokens = 20
             key_bytes = 18
             kept_commands = 19
             kept_bytes = 100_000
@@ -169,6 +173,10 @@ fn each_key_of_the_file_does_what_it_says() {
     assert_eq!(config.connect_timeout, Duration::from_millis(1));
     assert_eq!(config.timeout, Duration::from_millis(3));
     assert_eq!(config.ping, Duration::from_millis(4));
+    assert_eq!(config.write_back, WriteBack::Session);
+    assert_eq!(config.grace, Duration::from_secs(2));
+    assert_eq!(config.drain, Duration::from_millis(18));
+    assert_eq!(config.tcp_keepalive, Duration::from_secs(19));
     assert_eq!(&config.key_prefix[..], b"p:");
     assert_eq!(
         config.leases,
@@ -189,6 +197,7 @@ fn each_key_of_the_file_does_what_it_says() {
             ask_at_least_every_ms: 13,
             poll_every_ms: 14,
             answer_within_ms: 3,
+            write_back: WriteBack::Session,
             max_waiters: 17,
         }
     );
@@ -196,6 +205,7 @@ fn each_key_of_the_file_does_what_it_says() {
         clients: 15,
         locks: 16,
         waiters: 17,
+        released_tokens: 20,
         key_bytes: 18,
         kept_commands: 19,
         kept_bytes: 100_000,
@@ -379,4 +389,29 @@ fn a_url_that_is_none_is_refused_without_showing_its_password() {
 fn printing_a_configuration_shows_no_password() {
     let config = nothing_typed().upstream("redis://u:hunter2@r").starts();
     assert!(!format!("{config:?} {config:#?}").contains("hunter2"));
+}
+
+#[test]
+fn the_grace_time_is_longer_than_every_gate_takes_to_come_back() {
+    let grace = |connect: &str| {
+        nothing_typed()
+            .file(&format!("upstream.connect_timeout = {connect:?}"))
+            .starts()
+            .grace
+    };
+    assert_eq!(grace("1s"), Duration::from_millis(1_500));
+    assert_eq!(grace("5s"), Duration::from_millis(5_251));
+    let too_short = "upstream.connect_timeout = \"1s\"\nwrite_back.grace = \"1250ms\"";
+    let error = nothing_typed().file(too_short).refused();
+    assert!(error.contains("from 1s 251ms"), "{error}");
+}
+
+#[test]
+fn leases_are_written_back_where_there_is_a_redis_to_forget_them() {
+    let settings = |upstream: &str| {
+        let file = format!("upstream.url = {upstream:?}\nwrite_back.leases = \"all\"");
+        nothing_typed().file(&file).starts().lock_settings()
+    };
+    assert_eq!(settings("redis://redis").write_back, WriteBack::All);
+    assert_eq!(settings("embedded").write_back, WriteBack::Off);
 }

@@ -23,27 +23,35 @@ use std::{
 
 use bytes::Bytes;
 use dashmap::{DashMap, mapref::entry};
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+};
 
 use crate::{
     clock,
     limits::Limits,
     lock::{
         Action, Event, LinkId, LockRequest, Question, QuestionId, Queue, Refusal, Reply, RequestId,
-        Settings, Snapshot, Time, Token, UserId, Wait,
+        Settings, Snapshot, Time, Token, UserId, Wait, WriteBack,
     },
-    store::{Listener, LockName, Look, Store},
+    store::{Later, Listener, LockName, Look, Store},
 };
 
 mod pending;
+mod released;
 mod timers;
 
-pub use pending::{Answer, Grant, Pending};
+pub use pending::{Answer, Bound, Grant, Pending};
+use released::Released;
 use timers::Timers;
 
 /// After a connection to the store was lost, its locks are asked about again one by one, this many
 /// microseconds apart: 5,000 a second.
 const REASK_SPACING_MICROS: u64 = 200;
+
+/// Queues that are told of a loss of data before other tasks get their turn.
+const TOLD_AT_A_TIME: usize = 100;
 
 /// Where clients wait for locks. Cheap to share; it ends with its last [`Arc`].
 pub struct Gate {
@@ -54,6 +62,7 @@ pub struct Gate {
     store: Arc<dyn Store>,
     settings: Settings,
     limits: Limits,
+    released: Released,
     next_request: AtomicU64,
     seeds: RandomState,
     /// Where questions are awaited, whoever asks them.
@@ -82,6 +91,23 @@ pub struct Wish {
     pub wait_ms: Option<u64>,
     /// Not to wait at all.
     pub try_only: bool,
+    /// With a fence.
+    pub fence: bool,
+    /// The lease is bound to the client's connection; where it is told that it is so no longer.
+    /// There is one message for each grant with [`Grant::delivered`]'s [`Bound`] at most.
+    pub session: Option<Mailbox>,
+}
+
+/// Where a client is told of the leases bound to its connection.
+pub type Mailbox = mpsc::UnboundedSender<SessionOver>;
+
+/// A lease is bound to the connection no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionOver {
+    /// The [`Bound::request`].
+    pub request: RequestId,
+    /// The client believes to hold the lock, and does not.
+    pub lost: bool,
 }
 
 /// What `LOCKINFO` tells.
@@ -96,6 +122,8 @@ pub struct Info {
 struct Entry {
     queue: Queue,
     callers: HashMap<RequestId, Caller>,
+    /// Whom to tell that a lease is bound no longer: one, or two while one follows the other.
+    sessions: Vec<(RequestId, Mailbox)>,
     /// Who was granted the lock last.
     holder: Option<Arc<str>>,
     wake_at: Option<Time>,
@@ -105,10 +133,12 @@ struct Caller {
     reply_to: oneshot::Sender<Reply>,
     user: UserId,
     label: Arc<str>,
+    mailbox: Option<Mailbox>,
 }
 
 /// A reply on its way to its client.
 struct Delivery {
+    request: RequestId,
     caller: Caller,
     reply: Reply,
 }
@@ -127,6 +157,10 @@ impl Gate {
             timers: Arc::clone(&timers),
             store: Arc::clone(&store),
             settings,
+            released: Released::new(match settings.write_back {
+                WriteBack::Off => 0,
+                WriteBack::All | WriteBack::Session => limits.released_tokens,
+            }),
             limits,
             next_request: AtomicU64::new(0),
             seeds: RandomState::new(),
@@ -138,11 +172,17 @@ impl Gate {
         gate
     }
 
+    /// The name is one that no lock can have.
+    pub fn is_reserved(&self, name: &LockName) -> bool {
+        self.store.is_reserved(name)
+    }
+
     /// `LOCK` and `TRYLOCK`. To drop the [`Pending`] is to leave the queue.
     pub fn lock(&self, client: &Client, name: LockName, wish: &Wish) -> Pending {
         let explicit = wish.token.is_some();
         let token = wish.token.clone().unwrap_or_else(new_token);
-        let (request, reply_to, pending) = self.request(client, &name, &token, true);
+        let (request, mut reply_to, pending) = self.request(client, &name, &token, true);
+        reply_to.mailbox.clone_from(&wish.session);
         let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
         if full && !self.queues.contains_key(&name) {
             // The pending one finds its reply there.
@@ -164,6 +204,8 @@ impl Gate {
             explicit,
             lease_ms,
             wait,
+            fence: wish.fence,
+            session: wish.session.is_some(),
         };
         self.feed(&name, Event::Lock(ask), Some(reply_to));
         pending
@@ -262,6 +304,7 @@ impl Gate {
             reply_to,
             user,
             label,
+            mailbox: None,
         };
         let gate = self.this.clone();
         (
@@ -337,14 +380,35 @@ impl Gate {
                 Action::Ask { id, question } => todo.questions.push((id, question)),
                 Action::Reply { request, reply } => {
                     // Without a caller the client is gone, and its Pending has said so.
-                    let Some(caller) = entry.callers.remove(&request) else {
+                    let Some(mut caller) = entry.callers.remove(&request) else {
                         continue;
                     };
-                    if matches!(reply, Reply::Granted { .. }) {
+                    let reply = self.explained(name, caller.user, reply);
+                    if let Reply::Granted { session, .. } = &reply {
                         entry.holder = Some(Arc::clone(&caller.label));
+                        let mailbox = caller.mailbox.take().filter(|_| *session);
+                        entry
+                            .sessions
+                            .extend(mailbox.map(|mailbox| (request, mailbox)));
                     }
-                    todo.deliveries.push(Delivery { caller, reply });
+                    todo.deliveries.push(Delivery {
+                        request,
+                        caller,
+                        reply,
+                    });
                 }
+                Action::SessionOver { request, lost } => {
+                    let at = entry
+                        .sessions
+                        .iter()
+                        .position(|(bound, _)| *bound == request);
+                    if let Some(at) = at {
+                        let (request, mailbox) = entry.sessions.swap_remove(at);
+                        // Without a receiver the connection has ended.
+                        let _ = mailbox.send(SessionOver { request, lost });
+                    }
+                }
+                Action::Released { token, over_at } => self.released.remember(name, token, over_at),
             }
         }
         let wake_at = entry.queue.wake_at();
@@ -353,6 +417,17 @@ impl Gate {
             entry.wake_at = wake_at;
         }
         entry.queue.is_idle()
+    }
+
+    /// Says why the store does not answer, where it knows.
+    fn explained(&self, name: &LockName, user: UserId, reply: Reply) -> Reply {
+        match reply {
+            Reply::Refused(Refusal::Upstream) => {
+                let trouble = self.store.trouble(name, user);
+                Reply::Refused(trouble.map_or(Refusal::Upstream, Refusal::Store))
+            }
+            other => other,
+        }
     }
 
     /// Asks the store. The question is on its way when this returns; an answer that is there at
@@ -388,16 +463,31 @@ impl Gate {
 
     /// The connection told its last: what it had to tell is lost, for every lock read on it.
     async fn ask_again(self: Arc<Self>, link: LinkId) {
-        let names: Vec<LockName> = self
-            .queues
-            .iter()
-            .map(|entry| entry.key().clone())
-            .collect();
         let mut ask_at = clock::now();
-        for name in names {
+        for name in self.names() {
             self.feed(&name, Event::Deaf { link, ask_at }, None);
             ask_at = Time::from_micros(ask_at.micros() + REASK_SPACING_MICROS);
         }
+    }
+}
+
+impl Gate {
+    /// The store lost data: every queue is told, with the tokens released here that the store may
+    /// have again.
+    async fn forgot(self: Arc<Self>) {
+        let mut released = self.released.by_lock(clock::now());
+        for (told, name) in self.names().into_iter().enumerate() {
+            let released = released.remove(&name).unwrap_or_default();
+            self.feed(&name, Event::Forgot { released }, None);
+            if told % TOLD_AT_A_TIME == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<LockName> {
+        let names = self.queues.iter().map(|entry| entry.key().clone());
+        names.collect()
     }
 }
 
@@ -406,6 +496,7 @@ impl Entry {
         Self {
             queue: Queue::new(seed),
             callers: HashMap::new(),
+            sessions: Vec::new(),
             holder: None,
             wake_at: None,
         }
@@ -422,9 +513,13 @@ struct Todo {
 impl Delivery {
     /// Sends the reply. A grant that nobody is there to take is an event of its own.
     fn send(self) -> Option<Event> {
-        let user = self.caller.user;
+        let (request, user) = (self.request, self.caller.user);
         match self.caller.reply_to.send(self.reply) {
-            Err(Reply::Granted { token, .. }) => Some(Event::Undelivered { user, token }),
+            Err(Reply::Granted { token, .. }) => Some(Event::Undelivered {
+                request,
+                user,
+                token,
+            }),
             Ok(()) | Err(_) => None,
         }
     }
@@ -445,6 +540,15 @@ impl Listener for Ear {
             let runtime = gate.runtime.clone();
             runtime.spawn(gate.ask_again(link));
         }
+    }
+
+    fn forgot(&self) -> Later<()> {
+        let gate = self.0.upgrade();
+        Box::pin(async move {
+            if let Some(gate) = gate {
+                gate.forgot().await;
+            }
+        })
     }
 }
 

@@ -49,8 +49,19 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Grant {
     whose: Whose,
+    request: RequestId,
     until: Time,
+    fence: Option<u64>,
+    session: bool,
     delivered: bool,
+}
+
+/// A lease that is bound to the connection of its client (`SESSION`). Dropped, it is left to run out.
+#[derive(Debug)]
+pub struct Bound {
+    whose: Whose,
+    request: RequestId,
+    over: bool,
 }
 
 /// A token of a user for a lock.
@@ -111,9 +122,17 @@ impl Pending {
     fn take(&mut self, reply: Reply) -> Answer {
         self.answered = true;
         match reply {
-            Reply::Granted { until, .. } => Answer::Granted(Grant {
-                whose: self.whose.clone(),
+            Reply::Granted {
                 until,
+                fence,
+                session,
+                ..
+            } => Answer::Granted(Grant {
+                whose: self.whose.clone(),
+                request: self.request,
+                until,
+                fence,
+                session,
                 delivered: false,
             }),
             Reply::Nil => Answer::Nil,
@@ -169,17 +188,79 @@ impl Grant {
         clock::now() >= self.until
     }
 
-    /// The reply was given to the client's socket.
-    pub fn delivered(mut self) {
+    /// The fence, where the client asked for one.
+    pub fn fence(&self) -> Option<u64> {
+        self.fence
+    }
+
+    /// The reply was given to the client's socket. From now on the lease is renewed, where it is
+    /// bound to the connection.
+    pub fn delivered(mut self) -> Option<Bound> {
         self.delivered = true;
+        self.session.then(|| Bound {
+            whose: self.whose.clone(),
+            request: self.request,
+            over: false,
+        })
+    }
+}
+
+impl Bound {
+    /// The request that was granted.
+    pub fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// The name of the lock.
+    pub fn name(&self) -> &LockName {
+        &self.whose.name
+    }
+
+    /// Who holds it.
+    pub fn token(&self) -> &Token {
+        &self.whose.token
+    }
+
+    /// The gate has said so: it is bound no longer.
+    pub fn is_over(mut self) {
+        self.over = true;
+    }
+
+    /// The client closed the connection: the lock is released.
+    pub fn release(mut self) {
+        self.close(true);
+    }
+
+    fn close(&mut self, by_client: bool) {
+        if !std::mem::replace(&mut self.over, true) {
+            let (request, user) = (self.request, self.whose.user);
+            let token = self.whose.token.clone();
+            self.whose.tell(Event::SessionClosed {
+                request,
+                user,
+                token,
+                by_client,
+            });
+        }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.close(false);
     }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
         if !self.delivered {
-            let (user, token) = (self.whose.user, self.whose.token.clone());
-            self.whose.tell(Event::Undelivered { user, token });
+            let (request, user) = (self.request, self.whose.user);
+            let token = self.whose.token.clone();
+            self.whose.tell(Event::Undelivered {
+                request,
+                user,
+                token,
+            });
         }
     }
 }

@@ -1,6 +1,13 @@
 //! The lease that this gate granted, and the row of handovers it stands in.
 
-use super::vocabulary::{Deadline, Settings, Time, Token, UserId};
+use super::vocabulary::{Deadline, RequestId, Settings, Time, Token, UserId, WriteBack};
+
+/// A lease of `SESSION` is renewed when a third of it is over.
+const RENEWALS_PER_LEASE: u64 = 3;
+
+/// Renewals come at multiples of this, in milliseconds, so that those of many locks travel together
+/// (for a lease so short that it would matter, of a twelfth of the lease).
+const RENEWAL_GRID_MS: u64 = 100;
 
 /// A lease granted or extended by this gate, as far as this gate knows not over yet.
 #[derive(Debug, Clone)]
@@ -26,6 +33,16 @@ pub struct Lease {
     pub receivers: usize,
     /// The place in the queue that the lease was granted to.
     pub place: Option<u64>,
+    /// The fence that came with it, where one was asked for.
+    pub fence: Option<u64>,
+    /// The request to whose connection it is bound: it is renewed for as long as that lives.
+    pub session: Option<RequestId>,
+    /// When to renew it, where it is bound.
+    pub renew_at: Time,
+    /// The store told of a change since, and was not asked yet what it was.
+    pub changed: bool,
+    /// When to ask whether it still stands; what the store had to tell of it may have been lost.
+    pub check_at: Option<Time>,
 }
 
 impl Lease {
@@ -33,6 +50,32 @@ impl Lease {
     pub fn is_of(&self, user: UserId, token: &Token) -> bool {
         self.user == user && self.token == *token
     }
+
+    /// It was found to stand.
+    pub fn confirm(&mut self) {
+        self.changed = false;
+        self.check_at = None;
+    }
+
+    /// A store that lost it is to get it back: somebody counts on it, and nobody is known to have
+    /// ended it.
+    pub fn is_to_be_written_back(&self, now: Time, settings: &Settings) -> bool {
+        let wanted = match settings.write_back {
+            WriteBack::All => true,
+            WriteBack::Session => self.session.is_some(),
+            WriteBack::Off => false,
+        };
+        wanted && self.receivers > 0 && !self.changed && now < self.until
+    }
+}
+
+/// When to renew a lease that began at `since`.
+pub fn renewal(since: Time, lease_ms: u64) -> Time {
+    let micros = since.micros() + lease_ms.saturating_mul(1_000) / RENEWALS_PER_LEASE;
+    let grid = (RENEWAL_GRID_MS * 1_000)
+        .min(lease_ms.saturating_mul(1_000) / 12)
+        .max(1);
+    Time::from_micros(micros / grid * grid)
 }
 
 /// Handovers in a row, without the lock being free in between. They are capped, or the clients of

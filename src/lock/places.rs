@@ -29,6 +29,13 @@ pub struct Place {
     pub requests: Vec<Waiting>,
 }
 
+impl Place {
+    /// Somebody there wants to be told a fence.
+    pub fn wants_fence(&self) -> bool {
+        self.requests.iter().any(|waiting| waiting.fence)
+    }
+}
+
 /// One request that waits at a place.
 #[derive(Debug, Clone)]
 pub struct Waiting {
@@ -38,6 +45,10 @@ pub struct Waiting {
     pub since: Time,
     /// Until when.
     pub wait: Wait,
+    /// Its reply is to tell a fence.
+    pub fence: bool,
+    /// The lease is to be bound to its connection.
+    pub session: bool,
     /// When its reply is due. None: never.
     due: Option<Time>,
     /// Tokens whose `UNLOCK` stands behind it on its own connection.
@@ -147,6 +158,8 @@ impl Places {
             request: ask.request,
             since: now,
             wait: ask.wait,
+            fence: ask.fence,
+            session: ask.session,
             due,
             behind: Vec::new(),
         });

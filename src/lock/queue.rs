@@ -9,6 +9,9 @@
 //! 2. a lock believed to be held is not asked about, unless the holder itself asks again;
 //! 3. otherwise the first who waits asks for it.
 //!
+//! And before all that, what keeps the lease true that this gate granted (`upkeep`): it is written
+//! back when the store lost it, renewed while its session lives, asked about when it changed.
+//!
 //! A release while somebody waits becomes a handover: release and next grant in one step. What the
 //! store pushes is a hint that a belief is out of date, never a fact.
 //!
@@ -31,6 +34,7 @@ use super::{
 };
 
 mod answers;
+mod upkeep;
 
 /// How long after the store said "not now" it is asked again, in milliseconds.
 const NOT_NOW_PAUSE_MS: u64 = 100;
@@ -52,6 +56,11 @@ pub struct Queue {
     armed: Option<LinkId>,
     /// The error that the store gave last instead of an answer.
     trouble: Option<Bytes>,
+    /// The store lost data, and the lease is to be written back, if need be over these tokens.
+    restore: Option<Vec<Token>>,
+    /// Tokens that may come to hold the lock late, by a question that was given up on, and when to
+    /// release them once more.
+    late: VecDeque<(Time, UserId, Token)>,
     questions: u64,
 }
 
@@ -64,6 +73,10 @@ pub struct Snapshot {
     pub waiters: usize,
     /// How long the one who waits longest does, in milliseconds.
     pub longest_wait_ms: u64,
+    /// The lease is renewed for as long as its owner's connection lives.
+    pub session: bool,
+    /// The fence that came with the lease.
+    pub fence: Option<u64>,
 }
 
 /// Somebody holds the lock, as the store said; to be asked again at `until`.
@@ -116,6 +129,8 @@ struct Asked {
     retry_at: Option<Time>,
     /// Who may come to hold the lock by it named the token itself.
     explicit: bool,
+    /// The store lost data meanwhile; with the tokens of [`Event::Forgot`].
+    forgotten: Option<Vec<Token>>,
 }
 
 impl Queue {
@@ -131,6 +146,8 @@ impl Queue {
             pace: Pace::new(seed),
             armed: None,
             trouble: None,
+            restore: None,
+            late: VecDeque::new(),
             questions: 0,
         }
     }
@@ -187,7 +204,17 @@ impl Queue {
             } => {
                 self.stop_waiting(request, user, &token, &mut turn);
             }
-            Event::Undelivered { user, token } => self.undelivered(user, &token, &turn),
+            Event::Undelivered {
+                request,
+                user,
+                token,
+            } => self.undelivered(request, user, &token, &mut turn),
+            Event::SessionClosed {
+                request,
+                user,
+                token,
+                by_client,
+            } => self.session_closed(request, user, &token, by_client, &mut turn),
             Event::UnlockBehind {
                 request,
                 user,
@@ -204,6 +231,7 @@ impl Queue {
             }
             Event::Changed { link } => self.changed(link, None, &turn),
             Event::Deaf { link, ask_at } => self.changed(link, Some(ask_at), &turn),
+            Event::Forgot { released } => self.forgot(released, &turn),
             Event::Timer => self.timer(&mut turn),
         }
         self.go_on(&mut turn);
@@ -217,14 +245,19 @@ impl Queue {
             .as_ref()
             .and_then(|asked| asked.teller)
             .map(|(_, until)| until);
-        let lease = self.lease.as_ref().map(|lease| lease.over_at);
+        let lease = self.lease.as_ref().map(|lease| match lease.session {
+            Some(_) => lease.until,
+            None => lease.over_at,
+        });
+        let late = self.late.front().map(|(time, ..)| *time);
         let next_ask = match (&self.asked, &self.belief) {
             (Some(asked), _) => asked.retry_at,
             (None, Some(belief)) => Some(belief.until),
             (None, None) => (!self.places.is_empty()).then(|| self.pace.ask_at()),
         };
-        [self.places.next_due(), answers, teller, lease, next_ask]
-            .into_iter()
+        let due = [self.places.next_due(), answers, teller, lease, next_ask];
+        due.into_iter()
+            .chain([late, self.upkeep_at()])
             .flatten()
             .min()
     }
@@ -236,6 +269,7 @@ impl Queue {
             && self.asked.is_none()
             && self.belief.is_none()
             && self.lease.is_none()
+            && self.late.is_empty()
     }
 
     /// What can be seen of it.
@@ -248,6 +282,8 @@ impl Queue {
                 .places
                 .longest_since()
                 .map_or(0, |since| now.millis_since(since)),
+            session: lease.is_some_and(|lease| lease.session.is_some()),
+            fence: lease.and_then(|lease| lease.fence),
         }
     }
 
@@ -257,6 +293,8 @@ impl Queue {
         // Whoever asks with this token is there for it again.
         self.errands
             .retain(|errand| !errand.gives_away(ask.user, &ask.token));
+        self.late
+            .retain(|(_, user, token)| *user != ask.user || *token != ask.token);
         if self.places.requests() >= turn.settings.max_waiters {
             if ask.wait == Wait::No && self.belief.is_some() {
                 return turn.reply(ask.request, Reply::Nil);
@@ -287,7 +325,15 @@ impl Queue {
         }
     }
 
-    fn undelivered(&mut self, user: UserId, token: &Token, turn: &Turn<'_>) {
+    fn undelivered(
+        &mut self,
+        request: RequestId,
+        user: UserId,
+        token: &Token,
+        turn: &mut Turn<'_>,
+    ) {
+        // Others may have been told of the same grant; theirs is no session then.
+        self.session_closed(request, user, token, false, turn);
         let Some(lease) = self.lease.as_mut().filter(|lease| lease.is_of(user, token)) else {
             return;
         };
@@ -339,6 +385,12 @@ impl Queue {
 
     /// The lock changed, or (where `ask_at` is given) may have: what was told of it is lost.
     fn changed(&mut self, link: LinkId, ask_at: Option<Time>, turn: &Turn<'_>) {
+        if self.armed == Some(link)
+            && ask_at.is_none()
+            && let Some(lease) = &mut self.lease
+        {
+            lease.changed = true;
+        }
         if let Some(asked) = &mut self.asked {
             // On the wire it may have come before the answer or after it.
             if !asked.dirty.contains(&link) {
@@ -351,6 +403,9 @@ impl Queue {
                 None => self.pace.push(turn.now, turn.settings.max_delay_ms),
                 Some(time) => self.pace.at(time),
             }
+            if let Some(lease) = &mut self.lease {
+                lease.check_at = Some(self.pace.ask_at());
+            }
         }
     }
 
@@ -358,13 +413,11 @@ impl Queue {
         for due in self.places.take_due(turn.now) {
             match due {
                 Due::Try(request) => turn.reply(request, self.unanswered()),
-                Due::Wait(request) => {
-                    let reply = match &self.trouble {
-                        Some(error) => Reply::Refused(Refusal::Store(error.clone())),
-                        None => Reply::Nil,
-                    };
-                    turn.reply(request, reply);
+                // Nobody knows whether the lock is held.
+                Due::Wait(request) if self.is_unanswered(turn) => {
+                    turn.reply(request, self.unanswered());
                 }
+                Due::Wait(request) => turn.reply(request, Reply::Nil),
             }
         }
         if self
@@ -375,7 +428,15 @@ impl Queue {
             self.belief = None;
             self.pace.now();
         }
-        self.lease.take_if(|lease| lease.over_at <= turn.now);
+        self.tell_of_late_renewal(turn);
+        if self
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.over_at <= turn.now)
+        {
+            self.put_lease(None, true, turn);
+        }
+        self.release_late(turn);
         self.give_up(turn);
         if let Some(asked) = self
             .asked
@@ -385,12 +446,21 @@ impl Queue {
         }
     }
 
-    /// Asks again what was not done for certain, if anybody is still there for it.
-    fn ask_again_unless_gone(&mut self, asked: Asked, turn: &mut Turn<'_>) {
-        let gone = matches!(&asked.question, Question::Ask { user, token, .. }
-            if self.places.of_owner(*user, token).is_none());
-        if !gone {
-            self.send(asked, turn);
+    /// Asks again what was not done for certain, if there is still reason to.
+    fn ask_again_unless_gone(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
+        match &mut asked.question {
+            Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {}
+            // A lease that is to be written back first, a renewal, what is asked for the sake of a
+            // lease: whether they are due still is seen when the next question is chosen.
+            Question::Extend { .. } if self.restore.is_some() => self.extend_later(asked),
+            Question::Extend { .. } if asked.teller.is_none() => {}
+            Question::Restore { over, .. } => self.restore = Some(std::mem::take(over)),
+            Question::Check { .. } => {
+                if let Some(lease) = &mut self.lease {
+                    lease.check_at = Some(turn.now);
+                }
+            }
+            _ => self.send(asked, turn),
         }
     }
 
@@ -409,14 +479,41 @@ impl Queue {
                     turn.reply(owner.request, reply.clone());
                     if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
                         lease.receivers = 0;
+                        lease.session = None;
                         self.give_away(&lease);
-                        self.lease = Some(lease);
+                        self.put_lease(Some(lease), false, turn);
                     }
                 }
                 Some(Errand::Relock(owner, _)) => turn.reply(owner.request, reply.clone()),
                 Some(Errand::GiveAway { .. }) | None => {}
             }
         }
+    }
+
+    /// What may have come to hold the lock late is released once more.
+    fn release_late(&mut self, turn: &Turn<'_>) {
+        while self
+            .late
+            .front()
+            .is_some_and(|(time, ..)| *time <= turn.now)
+            && let Some((_, user, token)) = self.late.pop_front()
+        {
+            self.errands.push_back(Errand::GiveAway {
+                user,
+                token,
+                only_if: None,
+            });
+        }
+    }
+
+    /// The store was asked, and does not answer.
+    fn is_unanswered(&self, turn: &Turn<'_>) -> bool {
+        let late = |asked: &Asked| {
+            asked.again
+                || asked.retry_at.is_some()
+                || turn.now.millis_since(asked.sent_at) >= turn.settings.answer_within_ms
+        };
+        self.belief.is_none() && self.asked.as_ref().is_some_and(late)
     }
 
     fn unanswered(&self) -> Reply {
@@ -433,7 +530,7 @@ impl Queue {
     // ── what to ask next ─────────────────────────────────────────────────────────────────────
 
     fn go_on(&mut self, turn: &mut Turn<'_>) {
-        if self.asked.is_some() {
+        if self.asked.is_some() || self.keep_up(turn) {
             return;
         }
         while let Some(errand) = self.errands.pop_front() {
@@ -452,6 +549,8 @@ impl Queue {
             && self.pace.ask_at() <= turn.now
         {
             self.ask_for(&first.clone(), turn);
+        } else {
+            self.check(turn);
         }
     }
 
@@ -460,8 +559,15 @@ impl Queue {
             user: place.user,
             token: place.token.clone(),
             lease_ms: place.lease_ms,
+            fence: self.needs_fence(place),
         };
         self.ask(question, None, turn);
+    }
+
+    /// Somebody at the place wants a fence, and none is known.
+    fn needs_fence(&self, place: &Place) -> bool {
+        let known = |lease: Lease| lease.fence.is_some();
+        place.wants_fence() && !self.lease_of(place.user, &place.token).is_some_and(known)
     }
 
     /// The question that does this errand. None where there is nothing left to do.
@@ -473,14 +579,17 @@ impl Queue {
         match errand {
             Errand::Relock(owner, lease_ms) => {
                 let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
-                Some((
-                    Question::Extend {
-                        user,
-                        token,
-                        lease_ms,
-                    },
-                    owner.teller(),
-                ))
+                let lease = self.lease_of(user, &token);
+                let expects = lease
+                    .filter(|lease| lease.session.is_some())
+                    .and_then(|lease| lease.deadline);
+                let question = Question::Extend {
+                    user,
+                    token,
+                    lease_ms,
+                    expects,
+                };
+                Some((question, owner.teller()))
             }
             Errand::Unlock(owner) => Some((
                 self.release(owner.user, &owner.token, None, turn),
@@ -491,11 +600,15 @@ impl Queue {
                 token,
                 only_if,
             } => {
-                // Somebody came for it meanwhile.
-                let wanted = self
-                    .lease_of(*user, token)
-                    .is_some_and(|lease| lease.receivers > 0);
-                (!wanted).then(|| (self.release(*user, token, *only_if, turn), None))
+                let only_if = match (self.lease_of(*user, token), only_if) {
+                    // Somebody came for it meanwhile.
+                    (Some(lease), _) if lease.receivers > 0 => return None,
+                    // The deadline was moved since: by this gate, or by another, and then it is in
+                    // use there.
+                    (Some(lease), Some(_)) => Some(lease.deadline?),
+                    (_, only_if) => *only_if,
+                };
+                Some((self.release(*user, token, only_if, turn), None))
             }
         }
     }
@@ -527,6 +640,7 @@ impl Queue {
                     only_if,
                     to: next.token.clone(),
                     lease_ms: next.lease_ms,
+                    fence: self.needs_fence(next),
                 }
             }
             _ => Question::Release {
@@ -546,7 +660,7 @@ impl Queue {
                 .places
                 .of_owner(*user, token)
                 .is_some_and(|place| place.explicit),
-            Question::Release { .. } | Question::Extend { .. } => false,
+            _ => false,
         };
         let asked = Asked {
             id: QuestionId(0),
@@ -558,6 +672,7 @@ impl Queue {
             dirty: Vec::new(),
             retry_at: None,
             explicit,
+            forgotten: None,
         };
         self.send(asked, turn);
     }
@@ -608,7 +723,7 @@ impl Asked {
         match &self.question {
             Question::Ask { user, token, .. } => *user == whose && token == what,
             Question::HandOver { user, to, .. } => *user == whose && to == what,
-            Question::Release { .. } | Question::Extend { .. } => false,
+            _ => false,
         }
     }
 }

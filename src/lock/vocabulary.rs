@@ -112,6 +112,10 @@ pub struct LockRequest {
     pub lease_ms: u64,
     /// How long to wait.
     pub wait: Wait,
+    /// The reply is to tell a fence.
+    pub fence: bool,
+    /// The lease is to be renewed for as long as the client's connection lives.
+    pub session: bool,
 }
 
 /// What can happen to a lock. Every event carries the time by [`Queue::handle`](crate::lock::Queue::handle).
@@ -160,10 +164,25 @@ pub enum Event {
     },
     /// A [`Reply::Granted`] could reach no client.
     Undelivered {
+        /// The request that it answered.
+        request: RequestId,
         /// The user of the grant.
         user: UserId,
         /// The token that was granted.
         token: Token,
+    },
+    /// The connection that a lease was bound to (`SESSION`) has ended. Means nothing where the lease
+    /// is bound to a later request by now.
+    SessionClosed {
+        /// The request that was granted.
+        request: RequestId,
+        /// Its user.
+        user: UserId,
+        /// Its token.
+        token: Token,
+        /// The client closed it, so the lock is released. Where the gate did, the client may go on
+        /// working: the lock is left to its lease.
+        by_client: bool,
     },
     /// Behind a waiting `LOCK`, on the same connection, stands the `UNLOCK` of this lock with this
     /// token, and it may not overtake. Should that token hold the lock, the `LOCK` can never be granted.
@@ -195,6 +214,14 @@ pub enum Event {
         link: LinkId,
         /// Not to ask before this moment: the many locks of one connection ask one after the other.
         ask_at: Time,
+    },
+    /// The store lost data (restarted without them, or a replica without the latest writes took
+    /// over): what this gate granted is to be written back. Told before the store answers anything
+    /// after the loss.
+    Forgot {
+        /// Tokens that this gate released or handed on: where the store has one of these again, it
+        /// holds the lock for nobody.
+        released: Vec<Token>,
     },
     /// The time of [`Queue::wake_at`](crate::lock::Queue::wake_at) has come.
     Timer,
@@ -228,6 +255,22 @@ pub enum Action {
         /// What to ask.
         question: Question,
     },
+    /// A lease is bound to the connection of this request no longer. Where the lock was `lost` the
+    /// client has to be told: it believes to hold it.
+    SessionOver {
+        /// The request that was granted with `session`.
+        request: RequestId,
+        /// It was neither released by the client nor taken over by a later request of it.
+        lost: bool,
+    },
+    /// This gate made sure that the token does not hold the lock any more: to be remembered for
+    /// [`Event::Forgot`], for as long as the lease would have lasted.
+    Released {
+        /// The token.
+        token: Token,
+        /// When its lease would have been over.
+        over_at: Time,
+    },
 }
 
 /// The one reply to a request.
@@ -241,6 +284,11 @@ pub enum Reply {
         /// asked. Not to be delivered from then on, but refused as [`Refusal::Expired`] and
         /// given back by [`Event::Undelivered`].
         until: Time,
+        /// The fence, where the request asked for one.
+        fence: Option<u64>,
+        /// The lease is bound to the connection of this request: its end is to be told by
+        /// [`Event::SessionClosed`].
+        session: bool,
     },
     /// `LOCK` or `TRYLOCK`: not granted.
     Nil,
@@ -281,9 +329,11 @@ pub enum Question {
         token: Token,
         /// For how long, in milliseconds.
         lease_ms: u64,
+        /// With a new fence, larger than all before.
+        fence: bool,
     },
     /// Does `from` hold the lock? Then `to` holds it from now on for `lease_ms`. Does `to` hold it
-    /// already? Then it was done before.
+    /// already? Then it was done before, and the lease begins anew, its deadline moved by at least 3 ms.
     HandOver {
         /// On whose behalf.
         user: UserId,
@@ -296,6 +346,8 @@ pub enum Question {
         to: Token,
         /// For how long, in milliseconds.
         lease_ms: u64,
+        /// With a new fence, larger than all before.
+        fence: bool,
     },
     /// Does the token hold the lock? Then it is free from now on.
     Release {
@@ -315,6 +367,29 @@ pub enum Question {
         token: Token,
         /// For how long, in milliseconds.
         lease_ms: u64,
+        /// The deadline that the key has if nobody else extended the lease;
+        /// [`Outcome::Granted::fresh`] tells whether it had it.
+        expects: Option<Deadline>,
+    },
+    /// Who holds the lock? Changes nothing.
+    Check {
+        /// On whose behalf.
+        user: UserId,
+    },
+    /// After the store lost data: is the lock free, or held by a token that holds it for nobody?
+    /// Then the token holds it from now on for `lease_ms`. Does the token hold it already? Then it
+    /// does so for `lease_ms` at least.
+    Restore {
+        /// On whose behalf.
+        user: UserId,
+        /// Who holds it, by the books of this gate.
+        token: Token,
+        /// What is left of its lease, in milliseconds.
+        lease_ms: u64,
+        /// Its fence: the next ones are larger.
+        fence: Option<u64>,
+        /// Tokens that this gate released or handed on before.
+        over: Vec<Token>,
     },
 }
 
@@ -325,7 +400,9 @@ impl Question {
             Self::Ask { user, .. }
             | Self::HandOver { user, .. }
             | Self::Release { user, .. }
-            | Self::Extend { user, .. } => *user,
+            | Self::Extend { user, .. }
+            | Self::Check { user }
+            | Self::Restore { user, .. } => *user,
         }
     }
 }
@@ -344,23 +421,27 @@ pub struct Answer {
 /// What a question found and did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// `Ask`, `HandOver`, `Extend`: the token holds the lock, until `deadline`.
+    /// `Ask`, `HandOver`, `Extend`, `Restore`: the token holds the lock, until `deadline`.
     Granted {
         /// When the key expires.
         deadline: Deadline,
         /// The lock was somebody else's or nobody's before. False where the token held it already:
-        /// by an earlier sending of this question, or by a grant that another gate made.
+        /// by an earlier sending of this question, or by a grant that another gate made. `Extend`:
+        /// the key had the deadline that the question expected.
         fresh: bool,
+        /// The new fence, where the question wanted one.
+        fence: Option<u64>,
     },
-    /// `Ask`, `HandOver`, `Extend`: not done, somebody else holds the lock. `Release`: not done,
-    /// and nothing more is known.
+    /// `Ask`, `HandOver`, `Extend`, `Restore`: not done, somebody else holds the lock. `Check`:
+    /// this one holds it. `Release`: not done, and nothing more is known.
     Held {
         /// The value of the key. None where the question did not tell.
         holder: Option<Token>,
         /// How long the key lives from now on, in milliseconds. None: forever, or not told.
         ttl_ms: Option<u64>,
     },
-    /// `HandOver`, `Extend`: not done, nobody holds the lock. `Release`: done.
+    /// `HandOver`, `Extend`: not done, nobody holds the lock. `Check`: nobody holds it.
+    /// `Release`: done.
     Free,
     /// Not done, and asking again the same will not help: the store's own error, without the
     /// leading `-`.
@@ -368,8 +449,25 @@ pub enum Outcome {
     /// Not done, and asking again later may help (the store is loading, is a replica, …): the
     /// store's own error, without the leading `-`.
     NotNow(Bytes),
+    /// `Ask`: not sent. The store lost data, and other gates may yet write back what they granted:
+    /// for so many milliseconds no lock that is found free may be taken.
+    NotYet {
+        /// Milliseconds from now.
+        ms: u64,
+    },
     /// The connection broke: it may have been done or not, or may not have been sent.
     Unknown,
+}
+
+/// Which leases are written back into a store that lost them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteBack {
+    /// Every lease.
+    All,
+    /// Those of `SESSION`.
+    Session,
+    /// None.
+    Off,
 }
 
 /// How a queue behaves. Times are in milliseconds.
@@ -391,6 +489,8 @@ pub struct Settings {
     pub poll_every_ms: u64,
     /// How long `TRYLOCK`, `UNLOCK` and `RELOCK` wait for the store's answer.
     pub answer_within_ms: u64,
+    /// Which leases are written back into a store that lost them.
+    pub write_back: WriteBack,
     /// Requests that may wait at a time.
     pub max_waiters: usize,
 }

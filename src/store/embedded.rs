@@ -48,6 +48,8 @@ struct Shelf {
 struct Locks {
     held: HashMap<LockName, Held>,
     deadlines: BTreeSet<(u64, LockName)>,
+    /// The largest fence so far. One for all locks does for each.
+    fence: u64,
 }
 
 struct Held {
@@ -171,29 +173,54 @@ impl Locks {
     fn answer(&mut self, name: &LockName, question: &Question, now: u64) -> Outcome {
         let held = self
             .find(name, now)
-            .map(|held| (&held.token, held.deadline));
+            .map(|held| (held.token.clone(), held.deadline));
         match (question, held) {
             (
                 Question::Ask {
-                    token, lease_ms, ..
+                    token,
+                    lease_ms,
+                    fence,
+                    ..
                 },
                 None,
-            ) => self.set(name, token.clone(), now.saturating_add(*lease_ms)),
+            ) => self.grant(
+                name,
+                token,
+                now.saturating_add(*lease_ms),
+                true,
+                *fence,
+                now,
+            ),
             (
                 Question::Ask {
-                    token, lease_ms, ..
+                    token,
+                    lease_ms,
+                    fence,
+                    ..
                 }
-                | Question::Extend {
-                    token, lease_ms, ..
+                | Question::HandOver {
+                    to: token,
+                    lease_ms,
+                    fence,
+                    ..
                 },
                 Some((holder, before)),
-            ) if holder == token => {
+            ) if holder == *token => {
                 let deadline = lease_anew(before, now.saturating_add(*lease_ms));
-                self.set(name, token.clone(), deadline);
-                Outcome::Granted {
-                    deadline: Deadline(deadline),
-                    fresh: false,
-                }
+                self.grant(name, token, deadline, false, *fence, now)
+            }
+            (
+                Question::Extend {
+                    token,
+                    lease_ms,
+                    expects,
+                    ..
+                },
+                Some((holder, before)),
+            ) if holder == *token => {
+                let deadline = lease_anew(before, now.saturating_add(*lease_ms));
+                let expected = *expects == Some(Deadline(before));
+                self.grant(name, token, deadline, expected, false, now)
             }
             (
                 Question::HandOver {
@@ -201,20 +228,15 @@ impl Locks {
                     only_if,
                     to,
                     lease_ms,
+                    fence,
                     ..
                 },
                 Some((holder, at)),
-            ) if holder == from && only_if.is_none_or(|only| only.0 == at) => {
-                self.set(name, to.clone(), now.saturating_add(*lease_ms))
-            }
-            (Question::HandOver { to, .. }, Some((holder, at))) if holder == to => {
-                Outcome::Granted {
-                    deadline: Deadline(at),
-                    fresh: false,
-                }
+            ) if holder == *from && only_if.is_none_or(|only| only.0 == at) => {
+                self.grant(name, to, now.saturating_add(*lease_ms), true, *fence, now)
             }
             (Question::Release { token, only_if, .. }, Some((holder, at)))
-                if holder == token && only_if.is_none_or(|only| only.0 == at) =>
+                if holder == *token && only_if.is_none_or(|only| only.0 == at) =>
             {
                 self.remove(name);
                 Outcome::Free
@@ -223,21 +245,41 @@ impl Locks {
                 holder: None,
                 ttl_ms: None,
             },
+            // The memory of this process forgets nothing before the process ends.
             (_, Some((holder, at))) => Outcome::Held {
-                holder: Some(holder.clone()),
+                holder: Some(holder),
                 ttl_ms: Some(at - now),
             },
             (_, None) => Outcome::Free,
         }
     }
 
-    fn set(&mut self, name: &LockName, token: Token, deadline: u64) -> Outcome {
+    fn grant(
+        &mut self,
+        name: &LockName,
+        token: &Token,
+        deadline: u64,
+        fresh: bool,
+        fence: bool,
+        now: u64,
+    ) -> Outcome {
         self.remove(name);
-        self.held.insert(name.clone(), Held { token, deadline });
+        self.held.insert(
+            name.clone(),
+            Held {
+                token: token.clone(),
+                deadline,
+            },
+        );
         self.deadlines.insert((deadline, name.clone()));
+        if fence {
+            // As in Redis, so that it also rises over a restart.
+            self.fence = (self.fence + 1).max(now.saturating_mul(1_000));
+        }
         Outcome::Granted {
             deadline: Deadline(deadline),
-            fresh: true,
+            fresh,
+            fence: fence.then_some(self.fence),
         }
     }
 
@@ -310,6 +352,7 @@ mod tests {
         Outcome::Granted {
             deadline: Deadline(deadline),
             fresh: true,
+            fence: None,
         }
     }
 
@@ -317,6 +360,7 @@ mod tests {
         Outcome::Granted {
             deadline: Deadline(deadline),
             fresh: false,
+            fence: None,
         }
     }
 
@@ -332,11 +376,13 @@ mod tests {
             user,
             token: me.clone(),
             lease_ms,
+            fence: false,
         };
         let extend = Question::Extend {
             user,
             token: me.clone(),
             lease_ms: 100,
+            expects: None,
         };
         let hand_over = Question::HandOver {
             user,
@@ -344,6 +390,7 @@ mod tests {
             only_if,
             to: token("you"),
             lease_ms: 100,
+            fence: false,
         };
         let release = Question::Release {
             user,
@@ -383,11 +430,13 @@ mod tests {
                 user,
                 token: me.clone(),
                 lease_ms: 1 + number % 7,
+                fence: false,
             };
             let extend = Question::Extend {
                 user,
                 token: me.clone(),
                 lease_ms: 500,
+                expects: None,
             };
             let release = Question::Release {
                 user,

@@ -45,6 +45,18 @@ pub trait Store: Send + Sync + 'static {
     /// asked or not.
     fn ask(&self, name: &LockName, question: &Question) -> Later<Answer>;
 
+    /// Why the store does not answer, where it knows: an error's text, without the leading `-`.
+    fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
+        let _ = (name, user);
+        None
+    }
+
+    /// The name is that of a key which the store needs for itself.
+    fn is_reserved(&self, name: &LockName) -> bool {
+        let _ = name;
+        false
+    }
+
     /// Looks at a lock without touching it.
     ///
     /// # Errors
@@ -60,4 +72,7 @@ pub trait Listener: Send + Sync + 'static {
     /// Any lock that was read on this connection may have changed: everything was flushed, or the
     /// connection broke and what it had to tell is lost.
     fn deaf(&self, link: LinkId);
+
+    /// The store lost data. Returns when every queue has heard of it; nothing is answered before.
+    fn forgot(&self) -> Later<()>;
 }

@@ -2,16 +2,18 @@
 //!
 //! | event | means |
 //! | --- | --- |
-//! | `1 lock a`, with `named`, `try`, `wait 5`, `px 50`, `user 2` behind it | request 1 is a `LOCK` with token a, which lockgate made, or the client (`named`) |
+//! | `1 lock a`, with `named`, `try`, `fence`, `session`, `wait 5`, `px 50`, `user 2` behind it | request 1 is a `LOCK` with token a, which lockgate made, or the client (`named`) |
 //! | `1 unlock a`, `1 relock a 50` | |
-//! | `1 gone a`, `1 stop a`, `undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
-//! | `granted 7`, `again 7`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
+//! | `1 gone a`, `1 stop a`, `1 undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
+//! | `1 closed a`, `1 closed a here` | the connection of a `SESSION` ended: by the client, or by the gate |
+//! | `forgot b c` | the store lost data; b and c were released here |
+//! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
 //! | `push`, `push 2`, `deaf` | the store's connection 1, or 2, tells of a change, or breaks |
 //! | `after 5` | 5 ms later, with all timers on the way |
 
 use lockgate::lock::{
     Action, Answer, Deadline, Event, LinkId, LockRequest, Outcome, Question, QuestionId, Queue,
-    Reply, RequestId, Settings, Time, Token, UserId, Wait,
+    Reply, RequestId, Settings, Time, Token, UserId, Wait, WriteBack,
 };
 
 pub(crate) const SETTINGS: Settings = Settings {
@@ -23,6 +25,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     ask_at_least_every_ms: 60_000,
     poll_every_ms: 100,
     answer_within_ms: 2_000,
+    write_back: WriteBack::All,
     max_waiters: 4,
 };
 
@@ -75,17 +78,24 @@ impl Desk {
         let mut todo = Vec::new();
         self.queue
             .handle(self.now, event, &self.settings, &mut todo);
-        let told: Vec<String> = todo.iter().map(|action| self.told(action)).collect();
+        let told: Vec<String> = todo
+            .iter()
+            .map(|action| self.told(action))
+            .filter(|told| !told.is_empty())
+            .collect();
         told.join("; ")
     }
 
     fn wait(&mut self, millis: u64) -> String {
         let end = self.now.plus_millis(millis);
         let mut told = Vec::new();
+        let mut timers = 0;
         while let Some(time) = self.queue.wake_at().filter(|time| *time <= end) {
             self.now = self.now.max(time);
             let line = self.feed(Event::Timer);
             told.extend((!line.is_empty()).then_some(line));
+            timers += 1;
+            assert!(timers < 1_000, "the timer spins");
         }
         self.now = end;
         told.join("; ")
@@ -101,9 +111,19 @@ impl Desk {
                 link: LinkId(1),
                 ask_at: self.now,
             },
-            ["undelivered", token] => Event::Undelivered {
+            [number, "undelivered", token] => Event::Undelivered {
+                request: RequestId(number.parse().unwrap()),
                 user,
                 token: token_of(token),
+            },
+            ["forgot", ref released @ ..] => Event::Forgot {
+                released: released.iter().map(|name| token_of(name)).collect(),
+            },
+            [number, "closed", token, ref how @ ..] => Event::SessionClosed {
+                request: RequestId(number.parse().unwrap()),
+                user,
+                token: token_of(token),
+                by_client: how.is_empty(),
             },
             [number, what, token, ..] if number.parse::<u64>().is_ok() => {
                 let request = RequestId(number.parse().unwrap());
@@ -162,20 +182,31 @@ impl Desk {
             explicit: options.contains(&"named"),
             lease_ms: value("px").unwrap_or(LEASE_MS),
             wait,
+            fence: options.contains(&"fence"),
+            session: options.contains(&"session"),
         }
     }
 
     fn answer(&mut self, words: &[&str]) -> Event {
         let text = |words: &[&str]| words.join(" ").into_bytes().into();
         let polled = words.last() == Some(&"polled");
+        let fence = |more: &[&str]| match more {
+            ["fence", number, ..] => number.parse().ok(),
+            _ => None,
+        };
         let outcome = match *words {
-            ["granted", at, ..] => Outcome::Granted {
+            ["granted", at, ref more @ ..] => Outcome::Granted {
                 deadline: Deadline(at.parse().unwrap()),
                 fresh: true,
+                fence: fence(more),
             },
-            ["again", at] => Outcome::Granted {
+            ["again", at, ref more @ ..] => Outcome::Granted {
                 deadline: Deadline(at.parse().unwrap()),
                 fresh: false,
+                fence: fence(more),
+            },
+            ["not", "yet", ms] => Outcome::NotYet {
+                ms: ms.parse().unwrap(),
             },
             ["held", by, ttl, ..] => Outcome::Held {
                 holder: Some(token_of(by)),
@@ -215,13 +246,27 @@ impl Desk {
                 self.asked = Some(*id);
                 told_question(question)
             }
+            Action::SessionOver { request, lost } => {
+                format!("{} {}", request.0, if *lost { "lost" } else { "over" })
+            }
+            // Every release and handover that was done says it; the driver remembers.
+            Action::Released { .. } => String::new(),
         }
     }
 }
 
 fn told_reply(reply: &Reply) -> String {
     match reply {
-        Reply::Granted { token, .. } => format!("granted {}", name_of(token)),
+        Reply::Granted {
+            token,
+            fence,
+            session,
+            ..
+        } => {
+            let fence = fence.map_or(String::new(), |fence| format!(" fence {fence}"));
+            let session = if *session { " session" } else { "" };
+            format!("granted {}{fence}{session}", name_of(token))
+        }
         Reply::Refused(refusal) => format!("{refusal:?}"),
         other => format!("{other:?}"),
     }
@@ -229,6 +274,7 @@ fn told_reply(reply: &Reply) -> String {
 
 fn told_question(question: &Question) -> String {
     let only = |at: &Option<Deadline>| at.map_or(String::new(), |at| format!(" if {}", at.0));
+    let fenced = |fence| if fence { " fence" } else { "" };
     let lease = |ms: &u64| {
         if *ms == LEASE_MS {
             String::new()
@@ -238,20 +284,30 @@ fn told_question(question: &Question) -> String {
     };
     match question {
         Question::Ask {
-            token, lease_ms, ..
-        } => format!("ask {}{}", name_of(token), lease(lease_ms)),
+            token,
+            lease_ms,
+            fence,
+            ..
+        } => format!(
+            "ask {}{}{}",
+            name_of(token),
+            lease(lease_ms),
+            fenced(*fence)
+        ),
         Question::HandOver {
             from,
             only_if,
             to,
             lease_ms,
+            fence,
             ..
         } => {
             format!(
-                "hand {} to {}{}{}",
+                "hand {} to {}{}{}{}",
                 name_of(from),
                 name_of(to),
                 lease(lease_ms),
+                fenced(*fence),
                 only(only_if)
             )
         }
@@ -259,8 +315,27 @@ fn told_question(question: &Question) -> String {
             format!("release {}{}", name_of(token), only(only_if))
         }
         Question::Extend {
-            token, lease_ms, ..
-        } => format!("extend {} {lease_ms}", name_of(token)),
+            token,
+            lease_ms,
+            expects,
+            ..
+        } => format!("extend {} {lease_ms}{}", name_of(token), only(expects)),
+        Question::Check { .. } => "check".to_owned(),
+        Question::Restore {
+            token,
+            lease_ms,
+            fence,
+            over,
+            ..
+        } => {
+            let fence = fence.map_or(String::new(), |fence| format!(" fence {fence}"));
+            let over: Vec<String> = over.iter().map(name_of).collect();
+            let over = match over.is_empty() {
+                true => String::new(),
+                false => format!(" over {}", over.join(" ")),
+            };
+            format!("restore {} {lease_ms}{fence}{over}", name_of(token))
+        }
     }
 }
 

@@ -9,11 +9,11 @@ use crate::desk::{Desk, SETTINGS};
 
 /// One event; those that answer a question happen only while one is on its way.
 fn events() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
-    prop::collection::vec((0..22_u8, 0..4_u8, 0..4_u8), 1..60)
+    prop::collection::vec((0..30_u8, 0..4_u8, 0..4_u8), 1..60)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
 
     #[test]
     fn any_sequence_of_events(events in events()) {
@@ -21,6 +21,8 @@ proptest! {
         let mut asked = false;
         // Unanswered requests, with their tokens.
         let mut waiting: BTreeMap<usize, (&str, bool)> = BTreeMap::new();
+        // Requests whose leases are bound to a connection, with their tokens.
+        let mut bound: BTreeMap<usize, &str> = BTreeMap::new();
         let mut deadline = 0;
         for (number, (what, one, other)) in events.into_iter().enumerate() {
             let token = ["a", "b", "c", "d"][usize::from(one)];
@@ -42,7 +44,7 @@ proptest! {
                 }
                 (8, Some(id)) if waiting[&id].1 => (format!("{id} stop {}", waiting[&id].0), None),
                 (9, Some(id)) if waiting[&id].1 => (format!("{id} behind {} {second}", waiting[&id].0), None),
-                (10, _) => (format!("undelivered {token}"), None),
+                (10, _) => (format!("{number} undelivered {token}"), None),
                 (11, _) => ("push".to_owned(), None),
                 (12, _) => ("deaf".to_owned(), None),
                 (13, _) => (format!("after {}", 3 * u64::from(one) * u64::from(other)), None),
@@ -54,18 +56,36 @@ proptest! {
                 (19, _) if asked => ("refused X".to_owned(), None),
                 (20, _) if asked => ("not now X".to_owned(), None),
                 (21, _) if asked => ("unknown".to_owned(), None),
+                (22, _) if asked => (format!("not yet {other}"), None),
+                (23, _) if asked => (format!("granted {deadline} fence {deadline}"), None),
+                (24, _) => lock(" named session"),
+                (25, _) => lock(" fence session px 20"),
+                (26, _) => lock(" named fence"),
+                (27, _) => (format!("forgot {second}"), None),
+                (28 | 29, _) if !bound.is_empty() => {
+                    let (id, token) = bound.iter().nth(usize::from(one) % bound.len()).unwrap();
+                    let how = if what == 28 { "" } else { " here" };
+                    (format!("{id} closed {token}{how}"), None)
+                }
                 _ => continue,
             };
             if let Some(waits) = new {
                 waiting.insert(number, (token, waits));
             }
-            let answers = (14..22).contains(&what);
+            let answers = (14..24).contains(&what);
             let done = desk.happen(&line);
             asked = (asked && !answers) || done.split("; ").any(|act| {
-                ["ask", "hand", "release", "extend"].contains(&act.split(' ').next().unwrap())
+                ["ask", "hand", "release", "extend", "check", "restore"].contains(&act.split(' ').next().unwrap())
             });
             for act in done.split("; ") {
                 if let Some(request) = act.split(' ').next().and_then(|word| word.parse::<usize>().ok()) {
+                    if act.ends_with(" lost") || act.ends_with(" over") {
+                        prop_assert!(bound.remove(&request).is_some(), "{line}: {act}, but it was not bound");
+                        continue;
+                    }
+                    if act.ends_with(" session") {
+                        bound.insert(request, act.split(' ').nth(2).unwrap().to_owned().leak());
+                    }
                     prop_assert!(waiting.remove(&request).is_some(), "{line}: {act} to nobody");
                 }
             }
@@ -73,6 +93,11 @@ proptest! {
                 waiting.is_empty() || asked || desk.queue.wake_at().is_some(),
                 "{line}: {waiting:?} wait, and nothing will wake the queue"
             );
+            prop_assert!(
+                bound.is_empty() || desk.queue.wake_at().is_some(),
+                "{line}: {bound:?} are bound, and nothing will wake the queue"
+            );
+            prop_assert!(bound.len() <= 1, "{line}: {bound:?} are bound at a time");
         }
     }
 }

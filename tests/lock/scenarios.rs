@@ -331,7 +331,7 @@ fn a_grant_that_reached_nobody_goes_to_the_next() {
         ("1 lock a", "ask a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
-        ("undelivered a", "hand a to b if 7"),
+        ("1 undelivered a", "hand a to b if 7"),
         ("granted 8", "2 granted b"),
     ]);
 }
@@ -342,8 +342,8 @@ fn a_grant_that_reached_one_of_two_stands() {
         ("1 lock a named", "ask a"),
         ("2 lock a named", ""),
         ("granted 7", "1 granted a; 2 granted a"),
-        ("undelivered a", ""),
-        ("undelivered a", "release a if 7"),
+        ("1 undelivered a", ""),
+        ("1 undelivered a", "release a if 7"),
     ]);
 }
 
@@ -353,7 +353,7 @@ fn who_comes_back_for_an_undelivered_grant_is_granted_again() {
         ("1 lock a named", "ask a"),
         ("granted 7", "1 granted a"),
         ("2 unlock z", "release z"),
-        ("undelivered a", ""),
+        ("1 undelivered a", ""),
         ("3 lock a named", ""),
         ("not held", "2 NotHeld; ask a"),
         ("again 8", "3 granted a"),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lockgate::{
     lock::{Answer, Deadline, LinkId, Outcome, Question, Token, UserId},
     store::{
-        Listener, LockName, Look, Store,
+        Later, Listener, LockName, Look, Store,
         embedded::EmbeddedStore,
         redis::{RedisSettings, RedisStore},
     },
@@ -27,6 +27,7 @@ const USER: UserId = UserId(0);
 pub(crate) enum Told {
     Changed(LinkId, LockName),
     Deaf(LinkId),
+    Forgot,
 }
 
 struct Recorder(mpsc::UnboundedSender<Told>);
@@ -39,6 +40,11 @@ impl Listener for Recorder {
     fn deaf(&self, link: LinkId) {
         let _ = self.0.send(Told::Deaf(link));
     }
+
+    fn forgot(&self) -> Later<()> {
+        let _ = self.0.send(Told::Forgot);
+        Box::pin(std::future::ready(()))
+    }
 }
 
 pub(crate) struct NobodyListens;
@@ -47,6 +53,10 @@ impl Listener for NobodyListens {
     fn changed(&self, _: LinkId, _: &LockName) {}
 
     fn deaf(&self, _: LinkId) {}
+
+    fn forgot(&self) -> Later<()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 pub(crate) struct Bed {
@@ -136,6 +146,7 @@ impl Bed {
             only_if,
             to: token(to),
             lease_ms: LONG,
+            fence: false,
         };
         self.put(name, question).await
     }
@@ -169,6 +180,7 @@ impl Bed {
                 user: USER,
                 token: token(holder),
                 lease_ms,
+                expects: None,
             },
         )
         .await
@@ -199,6 +211,7 @@ pub(crate) fn ask(holder: &str, lease_ms: u64) -> Question {
         user: USER,
         token: token(holder),
         lease_ms,
+        fence: false,
     }
 }
 

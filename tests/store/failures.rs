@@ -261,6 +261,7 @@ async fn what_was_given_up_on_is_not_sent_later() {
         user: UserId(0),
         token,
         lease_ms: LONG,
+        fence: false,
     };
     assert_eq!(bed.put(&lock("a"), question).await, UNKNOWN);
     gave_up.send(()).unwrap();

@@ -56,6 +56,7 @@ async fn a_lock_that_this_store_granted_and_somebody_else_changes_is_told() {
         user: UserId(0),
         token: token("mine"),
         lease_ms: LONG,
+        expects: None,
     };
     let hand_over = Question::HandOver {
         user: UserId(0),
@@ -63,6 +64,7 @@ async fn a_lock_that_this_store_granted_and_somebody_else_changes_is_told() {
         only_if: None,
         to: token("yours"),
         lease_ms: LONG,
+        fence: false,
     };
     // Each writes last what it read first: only a read after the write keeps the key armed.
     for questions in [

@@ -125,7 +125,8 @@ async fn a_handover_sent_twice_finds_itself_done(bed: Bed) {
         again.outcome,
         Outcome::Granted {
             deadline,
-            fresh: false
+            fresh: false,
+            fence: None,
         }
     );
 }
@@ -276,6 +277,7 @@ async fn keys_and_tokens_are_any_bytes(bed: Bed) {
         user,
         token: bytes.clone(),
         lease_ms: LONG,
+        fence: false,
     };
     granted(&bed.put(&name, mine).await);
     assert_eq!(held(&bed.ask(&name, "me", LONG).await).0, bytes);

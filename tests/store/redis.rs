@@ -134,6 +134,7 @@ pub(crate) fn settings(port: u16) -> RedisSettings {
         connect_timeout: Duration::from_secs(1),
         timeout: Duration::from_secs(5),
         ping: Duration::from_secs(600),
+        grace: None,
         key_prefix: Bytes::new(),
     }
 }

@@ -312,6 +312,7 @@ async fn an_older_server_knows_deadlines_too() {
     let Outcome::Granted {
         deadline,
         fresh: false,
+        ..
     } = answer.outcome
     else {
         panic!("{answer:?}")

@@ -13,6 +13,12 @@ use super::{Client, RedisServer, SOON, eventually};
 /// What the program logs, as text or within JSON, when it is ready for clients.
 const LISTENING: &str = "listening on ";
 
+/// The shortest grace time that this time to connect allows.
+pub(crate) const SHORT_GRACE: [(&str, &str); 2] = [
+    ("LOCKGATE_UPSTREAM_CONNECT_TIMEOUT", "300ms"),
+    ("LOCKGATE_WRITE_BACK_GRACE", "551ms"),
+];
+
 pub(crate) struct Lockgate {
     process: Child,
     address: SocketAddr,
@@ -61,9 +67,10 @@ impl Lockgate {
         }
     }
 
-    /// Starts one in front of this Redis.
+    /// Starts one in front of this Redis. It takes a young Redis for one that may have forgotten, and
+    /// grants nothing for a while; here that is short.
     pub(crate) fn in_front_of(redis: &RedisServer) -> Self {
-        Self::start(&["--upstream", &redis.url()])
+        Self::start_with(&["--upstream", &redis.url()], &SHORT_GRACE)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

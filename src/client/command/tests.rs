@@ -26,6 +26,32 @@ fn lock(token: Option<&str>, lease_ms: Option<u64>, wait_ms: Option<u64>) -> Com
         lease_ms,
         wait_ms,
         try_only: false,
+        fence: false,
+        session: false,
+    }
+}
+
+/// The same with these options.
+fn with(command: Command, fence: bool, session: bool) -> Command {
+    let Command::Lock {
+        key,
+        token,
+        lease_ms,
+        wait_ms,
+        try_only,
+        ..
+    } = command
+    else {
+        panic!("only LOCK and TRYLOCK have them")
+    };
+    Command::Lock {
+        key,
+        token,
+        lease_ms,
+        wait_ms,
+        try_only,
+        fence,
+        session,
     }
 }
 
@@ -46,6 +72,8 @@ fn trylock(token: Option<&str>, lease: Option<u64>) -> Command {
         lease_ms,
         wait_ms,
         try_only: true,
+        fence: false,
+        session: false,
     }
 }
 
@@ -91,6 +119,15 @@ fn what_is_right_is_understood() {
         (
             "LOCK k Wait 5 Ex 2 Token 12345678",
             lock(Some("12345678"), Some(2_000), Some(5)),
+        ),
+        ("LOCK k FENCE", with(lock(None, None, None), true, false)),
+        (
+            "LOCK k session WAIT 5 Fence",
+            with(lock(None, None, Some(5)), true, true),
+        ),
+        (
+            "TRYLOCK k SESSION TOKEN FENCE",
+            with(trylock(Some("FENCE"), None), false, true),
         ),
         ("TRYLOCK k", trylock(None, None)),
         ("trylock k EX 1 TOKEN t", trylock(Some("t"), Some(1_000))),
@@ -180,11 +217,6 @@ fn what_is_wrong_gets_the_words_of_redis() {
         (
             "TRYLOCK k TOKEN 123456789",
             "ERR TOKEN must have 1 to 8 bytes".into(),
-        ),
-        ("LOCK k FENCE", "ERR FENCE is not supported yet".into()),
-        (
-            "TRYLOCK k session",
-            "ERR SESSION is not supported yet".into(),
         ),
         ("GET k", "ERR unknown command".into()),
     ] {
@@ -324,7 +356,7 @@ proptest! {
         let arguments: Vec<Bytes> = words.into_iter().map(Bytes::from).collect();
         match parse(&arguments, &BOUNDS) {
             Err(error) => prop_assert!(error.to_string().starts_with("ERR ")),
-            Ok(Command::Lock { key, token, lease_ms, wait_ms, try_only }) => {
+            Ok(Command::Lock { key, token, lease_ms, wait_ms, try_only, .. }) => {
                 prop_assert_eq!(&key, &arguments[1]);
                 prop_assert!(key.len() <= 32);
                 prop_assert!(token.is_none_or(|token| (1..=8).contains(&token.as_bytes().len())));

@@ -1,4 +1,4 @@
-//! The lock commands. `FENCE` and `SESSION` are left out until they are served.
+//! The lock commands.
 
 use super::{Argument, Entry, KeyUse, Kind};
 
@@ -12,7 +12,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         key: Some(KeyUse(&["RW", "access", "update"])),
         summary: "Acquires a lock, waiting for it in order; returns its token, or nil when WAIT ran out.",
         complexity: "O(log(N)) where N is the number of waiters",
-        arguments: &[KEY, TOKEN, LEASE, WAIT],
+        arguments: &[KEY, TOKEN, LEASE, WAIT, FENCE, SESSION],
         ..LOCK
     },
     Entry {
@@ -22,7 +22,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         categories: &["write", "slow"],
         key: Some(KeyUse(&["RW", "access", "update"])),
         summary: "Acquires a lock if nobody holds it or waits for it; returns its token, or nil.",
-        arguments: &[KEY, TOKEN, LEASE],
+        arguments: &[KEY, TOKEN, LEASE, FENCE, SESSION],
         ..LOCK
     },
     Entry {
@@ -94,6 +94,10 @@ const OWNER: Argument = Argument::new("token", Kind::Text);
 const TOKEN: Argument = Argument::new("token", Kind::Text).after("TOKEN").optional();
 const WAIT: Argument = Argument::new("milliseconds", Kind::Integer)
     .after("WAIT")
+    .optional();
+const FENCE: Argument = Argument::new("fence", Kind::Word).after("FENCE").optional();
+const SESSION: Argument = Argument::new("session", Kind::Word)
+    .after("SESSION")
     .optional();
 const LEASE: Argument = Argument::new("lease", Kind::OneOf).optional().of(&[
     Argument::new("milliseconds", Kind::Integer).after("PX"),

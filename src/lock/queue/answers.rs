@@ -6,14 +6,20 @@ use bytes::Bytes;
 use super::{Asked, Belief, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
 use crate::lock::{
     lease::Lease,
-    vocabulary::{Answer, Deadline, Outcome, Question, Refusal, Reply, Time, Token, UserId},
+    vocabulary::{
+        Action, Answer, Deadline, Outcome, Question, Refusal, Reply, Time, Token, UserId,
+    },
 };
 
+/// For how long a token is remembered that was released here and granted elsewhere, in milliseconds.
+const FOREIGN_LEASE_MS: u64 = 60_000;
+
 impl Queue {
-    pub(super) fn answered(&mut self, asked: Asked, answer: Answer, turn: &mut Turn<'_>) {
+    pub(super) fn answered(&mut self, mut asked: Asked, answer: Answer, turn: &mut Turn<'_>) {
         let Answer { outcome, armed } = answer;
         match outcome {
             Outcome::Unknown => return self.ask_again(asked, turn),
+            Outcome::NotYet { ms } => return self.ask_after_grace(asked, ms, turn),
             Outcome::NotNow(error) => return self.ask_later(asked, error, turn),
             Outcome::Free if matches!(asked.question, Question::Ask { .. }) => {
                 // No answer to this question: a store that does not know what it does.
@@ -29,12 +35,21 @@ impl Queue {
         if armed.is_some() {
             self.armed = armed;
         }
-        let dirty = asked.dirty.clone();
+        let dirty = std::mem::take(&mut asked.dirty);
+        let forgotten = asked
+            .forgotten
+            .take()
+            .map(|released| (released, asked.question.clone()));
         match &asked.question {
             Question::Ask { .. } => self.ask_answered(&asked, outcome, turn),
             Question::HandOver { .. } => self.handover_answered(asked, outcome, turn),
             Question::Release { .. } => self.release_answered(&asked, outcome, turn),
-            Question::Extend { .. } => self.extend_answered(&asked, outcome, turn),
+            Question::Extend { .. } => self.extend_answered(asked, outcome, turn),
+            Question::Check { .. } => self.check_answered(outcome, turn),
+            Question::Restore { .. } => self.restore_answered(&asked, outcome, turn),
+        }
+        if let Some((released, question)) = forgotten {
+            self.restore_after(released, &question, turn);
         }
         // Somebody changed the lock since, or just before; only the store knows.
         if let Some(link) = self.armed.filter(|link| dirty.contains(link))
@@ -60,6 +75,7 @@ impl Queue {
                         token,
                         only_if: None,
                     });
+                    self.release_once_more(&asked.question, turn);
                 }
                 return;
             }
@@ -77,7 +93,30 @@ impl Queue {
             }
             _ => {}
         }
-        self.send(asked, turn);
+        self.ask_again_unless_gone(asked, turn);
+    }
+
+    /// The question was given up on, but may yet be executed: by then it is to be undone once more.
+    fn release_once_more(&mut self, question: &Question, turn: &Turn<'_>) {
+        if let Question::Ask { user, token, .. } = question {
+            let again_at = turn.now.plus_millis(turn.settings.answer_within_ms);
+            self.late.push_back((again_at, *user, token.clone()));
+        }
+    }
+
+    /// The store lost data: who waits asks when other gates have written back what they granted.
+    fn ask_after_grace(&mut self, asked: Asked, ms: u64, turn: &Turn<'_>) {
+        let ask_at = turn.now.plus_millis(ms.max(1));
+        if matches!(asked.question, Question::Ask { .. }) {
+            self.belief = None;
+            self.pace.at(ask_at);
+        } else {
+            // Only asks take a free lock; a store that is more careful gets its way.
+            self.asked = Some(Asked {
+                retry_at: Some(ask_at),
+                ..asked
+            });
+        }
     }
 
     /// Nothing was done, and asking later may help: whoever is still there then is asked for again.
@@ -92,19 +131,26 @@ impl Queue {
             user,
             token,
             lease_ms,
+            ..
         } = &asked.question
         else {
             return;
         };
         match outcome {
-            Outcome::Granted { deadline, fresh } => {
+            Outcome::Granted {
+                deadline,
+                fresh,
+                fence,
+            } => {
                 let again = self.lease_of(*user, token).is_some();
                 if !again {
                     self.chain.begin(turn.now);
                 }
                 // A token that held the lock already may have been granted it at another gate.
                 let deadline = fresh.then_some(deadline);
-                self.granted(asked, *user, token, *lease_ms, deadline, turn);
+                let lease =
+                    self.new_lease(asked, (*user, token), *lease_ms, deadline, fence, turn.now);
+                self.granted(asked, lease, turn);
             }
             Outcome::Held { holder, ttl_ms } => {
                 self.pace.in_vain(asked.on_push);
@@ -123,9 +169,7 @@ impl Queue {
                     );
                 }
             }
-            Outcome::Free | Outcome::NotNow(_) | Outcome::Unknown => {
-                debug_assert!(false, "no answer to this question");
-            }
+            _ => debug_assert!(false, "no answer to this question"),
         }
     }
 
@@ -136,26 +180,34 @@ impl Queue {
             to,
             lease_ms,
             only_if,
+            ..
         } = &asked.question
         else {
             return;
         };
         match outcome {
-            Outcome::Granted { deadline, fresh } => {
+            Outcome::Granted {
+                deadline,
+                fresh,
+                fence,
+            } => {
                 self.tell(&asked, Reply::Done, turn);
                 self.chain.hand_over();
-                self.lease = None;
+                self.released(*user, from, turn);
                 let deadline = fresh.then_some(deadline);
-                self.granted(&asked, *user, to, *lease_ms, deadline, turn);
+                let lease =
+                    self.new_lease(&asked, (*user, to), *lease_ms, deadline, fence, turn.now);
+                self.granted(&asked, lease, turn);
             }
             Outcome::Held { holder, ttl_ms } => {
                 self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
-                self.lease.take_if(|lease| lease.is_of(*user, from));
+                self.end_lease_of(*user, from, turn);
                 self.held(holder, ttl_ms, turn);
             }
             Outcome::Free => {
                 self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
-                self.free();
+                self.end_lease_of(*user, from, turn);
+                self.free(turn);
             }
             Outcome::Refused(_) => {
                 // The next one may not have it, or the store may write nothing more; what is to be
@@ -167,7 +219,7 @@ impl Queue {
                 };
                 self.send(Asked { question, ..asked }, turn);
             }
-            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+            _ => debug_assert!(false, "asked again"),
         }
     }
 
@@ -178,7 +230,8 @@ impl Queue {
         match outcome {
             Outcome::Free => {
                 self.tell(asked, Reply::Done, turn);
-                self.free();
+                self.released(*user, token, turn);
+                self.free(turn);
                 if !self.places.is_empty() && self.chain.is_long(turn.now, turn.settings) {
                     let pause_ms = self.chain.pause_ms(turn.now, turn.settings);
                     self.pace.pause(turn.now, pause_ms);
@@ -194,55 +247,77 @@ impl Queue {
                     self.belief = None;
                     self.pace.now();
                 }
-                self.lease.take_if(|lease| lease.is_of(*user, token));
+                self.end_lease_of(*user, token, turn);
             }
             Outcome::Refused(error) => {
                 self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
             }
-            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+            _ => debug_assert!(false, "asked again"),
         }
     }
 
-    fn extend_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+    fn extend_answered(&mut self, asked: Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        match outcome {
+            Outcome::Granted {
+                deadline, fresh, ..
+            } => self.extended(&asked, deadline, fresh, turn),
+            // It is to be written back first, and then held again.
+            Outcome::Held { .. } | Outcome::Free if self.restore.is_some() => {
+                self.extend_later(asked);
+            }
+            Outcome::Held { holder, ttl_ms } => {
+                self.tell(&asked, Reply::NotHeld, turn);
+                self.held(holder, ttl_ms, turn);
+            }
+            Outcome::Free => {
+                self.tell(&asked, Reply::NotHeld, turn);
+                self.free(turn);
+            }
+            Outcome::Refused(error) => {
+                self.tell(&asked, Reply::Refused(Refusal::Store(error)), turn);
+                if let (None, Some(lease)) = (asked.teller, &mut self.lease) {
+                    // Tried again until the lease is over.
+                    lease.renew_at = turn.now.plus_millis(NOT_NOW_PAUSE_MS);
+                }
+            }
+            _ => debug_assert!(false, "asked again"),
+        }
+    }
+
+    /// The lease began anew: for a client that wanted it, or to renew it.
+    fn extended(&mut self, asked: &Asked, deadline: Deadline, fresh: bool, turn: &mut Turn<'_>) {
         let Question::Extend {
             user,
             token,
             lease_ms,
+            ..
         } = &asked.question
         else {
             return;
         };
-        match outcome {
-            Outcome::Granted { deadline, .. } => {
-                let lease =
-                    self.new_lease(asked, *user, token, *lease_ms, Some(deadline), turn.now);
-                let over = turn.now >= lease.until;
-                let reply = if over {
-                    Reply::Refused(Refusal::Expired)
-                } else {
-                    Reply::Done
-                };
-                self.tell(asked, reply, turn);
-                // Whoever extends it is there for it.
-                self.lease = Some(Lease {
-                    receivers: lease.receivers + 1,
-                    ..lease
-                });
-                self.believe_lease(turn);
-            }
-            Outcome::Held { holder, ttl_ms } => {
-                self.tell(asked, Reply::NotHeld, turn);
-                self.held(holder, ttl_ms, turn);
-            }
-            Outcome::Free => {
-                self.tell(asked, Reply::NotHeld, turn);
-                self.free();
-            }
-            Outcome::Refused(error) => {
-                self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
-            }
-            Outcome::NotNow(_) | Outcome::Unknown => debug_assert!(false, "asked again"),
+        let before = self.lease_of(*user, token);
+        let is_bound = before.as_ref().is_some_and(|lease| lease.session.is_some());
+        // Where the deadline was not ours the token may be in use at another gate, too. For who
+        // says here that it uses it, and was not granted it to the end of a connection, it is ours.
+        let relocked = asked.teller.is_some() && !is_bound;
+        let deadline = (fresh || relocked).then_some(deadline);
+        let mut lease = self.new_lease(asked, (*user, token), *lease_ms, deadline, None, turn.now);
+        if asked.teller.is_some() {
+            let over = turn.now >= lease.until;
+            let reply = if over {
+                Reply::Refused(Refusal::Expired)
+            } else {
+                Reply::Done
+            };
+            self.tell(asked, reply, turn);
+            // Whoever extends it is there for it.
+            lease.receivers += 1;
+        } else if lease.receivers == 0 {
+            // Its session ended meanwhile.
+            self.give_away(&lease);
         }
+        self.put_lease(Some(lease), true, turn);
+        self.believe_lease(turn);
     }
 
     /// What to say to the sender of a release that found the token not holding the lock. If an
@@ -266,27 +341,21 @@ impl Queue {
     // ── what follows for the books ───────────────────────────────────────────────────────────
 
     /// The token holds the lock: answers everybody at its place.
-    fn granted(
-        &mut self,
-        asked: &Asked,
-        user: UserId,
-        token: &Token,
-        lease_ms: u64,
-        deadline: Option<Deadline>,
-        turn: &mut Turn<'_>,
-    ) {
-        let mut lease = self.new_lease(asked, user, token, lease_ms, deadline, turn.now);
+    fn granted(&mut self, asked: &Asked, mut lease: Lease, turn: &mut Turn<'_>) {
+        let (user, token) = (lease.user, lease.token.clone());
         lease.explicit = asked.explicit;
         let over = turn.now >= lease.until;
-        if self
-            .places
-            .of_owner(user, token)
-            .is_some_and(|place| place.lease_ms != lease_ms)
-        {
+        let place = self.places.of_owner(user, &token);
+        let wants_more = |place: &super::Place| {
+            place.lease_ms != lease.lease_ms || (place.wants_fence() && lease.fence.is_none())
+        };
+        if place.is_some_and(wants_more) {
             // Somebody joined meanwhile and wants another lease: asked for once more, as the holder.
-        } else if let Some((no, place)) = self.places.take(user, token) {
+        } else if let Some((no, place)) = self.places.take(user, &token) {
             lease.explicit = place.explicit;
             lease.place = Some(no);
+            let latest = place.requests.last().filter(|last| last.session && !over);
+            lease.session = latest.map(|last| last.request);
             for waiting in &place.requests {
                 let reply = if over {
                     Reply::Refused(Refusal::Expired)
@@ -295,45 +364,23 @@ impl Queue {
                     Reply::Granted {
                         token: token.clone(),
                         until: lease.until,
+                        fence: lease.fence.filter(|_| waiting.fence),
+                        session: lease.session == Some(waiting.request),
                     }
                 };
                 turn.reply(waiting.request, reply);
             }
         }
         self.pace.granted();
-        if lease.receivers == 0 && self.places.of_owner(user, token).is_none() {
+        if lease.receivers == 0 && self.places.of_owner(user, &token).is_none() {
             self.give_away(&lease);
         }
-        self.lease = Some(lease);
+        let lost = self.lease_of(user, &token).is_none();
+        self.put_lease(Some(lease), lost, turn);
         self.believe_lease(turn);
     }
 
-    fn new_lease(
-        &self,
-        asked: &Asked,
-        user: UserId,
-        token: &Token,
-        lease_ms: u64,
-        deadline: Option<Deadline>,
-        now: Time,
-    ) -> Lease {
-        let before = self.lease_of(user, token);
-        Lease {
-            user,
-            token: token.clone(),
-            explicit: before.as_ref().is_none_or(|lease| lease.explicit),
-            lease_ms,
-            since: before.as_ref().map_or(now, |lease| lease.since),
-            until: asked.sent_at.plus_millis(lease_ms),
-            // The store may have moved the deadline by 3 ms, and lets keys live to the end of a millisecond.
-            over_at: now.plus_millis(lease_ms.saturating_add(4)),
-            deadline,
-            receivers: before.as_ref().map_or(0, |lease| lease.receivers),
-            place: before.and_then(|lease| lease.place),
-        }
-    }
-
-    fn believe_lease(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn believe_lease(&mut self, turn: &mut Turn<'_>) {
         if let Some(lease) = &self.lease {
             let (holder, user, over_at) = (lease.token.clone(), lease.user, lease.over_at);
             self.believe(holder, Some(user), Some(over_at), turn);
@@ -341,11 +388,14 @@ impl Queue {
     }
 
     /// Somebody holds the lock.
-    fn held(&mut self, holder: Option<Token>, ttl_ms: Option<u64>, turn: &mut Turn<'_>) {
+    pub(super) fn held(&mut self, holder: Option<Token>, ttl_ms: Option<u64>, turn: &mut Turn<'_>) {
         let Some(holder) = holder else {
-            return self.free();
+            return self.free(turn);
         };
-        self.lease.take_if(|lease| lease.token != holder);
+        match &mut self.lease {
+            Some(lease) if lease.token == holder => lease.confirm(),
+            _ => self.lose_lease(turn),
+        }
         let user = self.lease.as_ref().map(|lease| lease.user);
         // At exactly its time to live a key is still there.
         let over_at = ttl_ms.map(|ttl| turn.now.plus_millis(ttl.saturating_add(1)));
@@ -377,9 +427,36 @@ impl Queue {
     }
 
     /// Nobody holds the lock.
-    fn free(&mut self) {
+    pub(super) fn free(&mut self, turn: &mut Turn<'_>) {
         self.belief = None;
-        self.lease = None;
         self.pace.now();
+        self.lose_lease(turn);
+    }
+
+    /// The lock is not held by the lease in the books; unless it is to be written back.
+    fn lose_lease(&mut self, turn: &mut Turn<'_>) {
+        if self.restore.is_none() {
+            self.put_lease(None, true, turn);
+        }
+    }
+
+    /// The token does not hold the lock any more, by this gate's doing.
+    fn released(&mut self, user: UserId, token: &Token, turn: &mut Turn<'_>) {
+        let lease = self.lease_of(user, token);
+        let over_at = lease.map_or(turn.now.plus_millis(FOREIGN_LEASE_MS), |lease| {
+            lease.over_at
+        });
+        turn.todo.push(Action::Released {
+            token: token.clone(),
+            over_at,
+        });
+        self.end_lease_of(user, token, turn);
+    }
+
+    /// Whoever had this lease wanted it to end.
+    fn end_lease_of(&mut self, user: UserId, token: &Token, turn: &mut Turn<'_>) {
+        if self.lease_of(user, token).is_some() {
+            self.put_lease(None, false, turn);
+        }
     }
 }

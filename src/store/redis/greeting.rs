@@ -5,6 +5,7 @@
 //! - **A new connection ends the one before it** by `CLIENT KILL`, before its first question: what
 //!   the network, or Redis itself, still has of that one does not execute after what is asked on
 //!   this one. A user who may not do so loses that and no more.
+//! - **Who it is** is asked of every new connection, by `INFO`, since it may have lost data.
 //! - **Redis tells of changes** by `CLIENT TRACKING ON NOLOOP`, which needs RESP3. Where Redis
 //!   refuses either, the connection works without.
 
@@ -17,7 +18,11 @@ use redis::{
 };
 use tokio::{net::TcpStream, time::timeout};
 
-use super::{scripts::error_text, settings::RedisSettings};
+use super::{
+    history::{History, Identity},
+    scripts::{FENCE_KEY, error_text},
+    settings::RedisSettings,
+};
 use crate::{
     lock::LinkId,
     store::{Listener, LockName, task::Task},
@@ -34,6 +39,7 @@ pub(super) struct Subject {
     pub(super) settings: Arc<RedisSettings>,
     pub(super) database: u32,
     pub(super) listener: Arc<dyn Listener>,
+    pub(super) history: Arc<History>,
 }
 
 /// A connection that is ready for questions.
@@ -45,6 +51,10 @@ pub(super) struct Opened {
     pub(super) mute: Option<String>,
     /// What Redis knows it as; none where Redis does not say.
     pub(super) peer: Option<Peer>,
+    /// Who it leads to; why that is not known where Redis does not say.
+    pub(super) identity: Result<Identity, String>,
+    /// Why a lock may vanish before its lease is over.
+    pub(super) evicts: Option<String>,
 }
 
 /// A connection as Redis sees it: enough to end it, and no other, whichever server is asked to.
@@ -198,12 +208,45 @@ async fn introduce(
         peer.end(&mut connection).await?;
     }
     let peer = Peer::of(&mut connection).await?;
+    let (identity, evicts) = if subject.history.matters() {
+        identify(&mut connection).await?
+    } else {
+        (Err("it was not asked".to_owned()), None)
+    };
     Ok(Opened {
         connection,
         driver,
         mute,
         peer,
+        identity,
+        evicts,
     })
+}
+
+/// Who it is that the connection leads to, and whether it throws keys away when memory is short.
+async fn identify(
+    connection: &mut MultiplexedConnection,
+) -> Result<(Result<Identity, String>, Option<String>), NoLink> {
+    let mut info = String::new();
+    for section in ["server", "replication", "memory"] {
+        let mut command = redis::cmd("INFO");
+        match connection.send_packed_command(command.arg(section)).await {
+            Ok(Value::BulkString(text)) => info.push_str(&String::from_utf8_lossy(&text)),
+            Ok(Value::VerbatimString { text, .. }) => info.push_str(&text),
+            Ok(Value::ServerError(error)) => {
+                let text = String::from_utf8_lossy(&error_text(&error)).into_owned();
+                return Ok((Err(text), None));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(NoLink::Failed(error.to_string())),
+        }
+    }
+    let identity = Identity::read(&info).ok_or_else(|| "INFO does not say".to_owned());
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+    let evicts = field("maxmemory_policy:")
+        .filter(|policy| *policy != "noeviction")
+        .filter(|_| field("maxmemory:").is_some_and(|bytes| bytes != "0"));
+    Ok((identity, evicts.map(str::to_owned)))
 }
 
 impl Peer {
@@ -346,6 +389,10 @@ fn told(subject: &Subject, id: LinkId, key: Value) {
     let Value::BulkString(key) = key else {
         return;
     };
+    if key == FENCE_KEY {
+        // Every fence of another gate changes it, and no lock has that name.
+        return;
+    }
     let prefix = &subject.settings.key_prefix;
     if key.starts_with(prefix) {
         let key = Bytes::from(key).slice(prefix.len()..);

@@ -21,19 +21,17 @@ use tokio::sync::{Notify, watch};
 use super::{
     greeting::{self, NoLink, Subject},
     link::Link,
+    settings::LONGEST_PAUSE,
 };
 use crate::{lock::LinkId, store::task::Task};
 
 /// The first pause before connecting again; doubled with each attempt.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest pause before connecting again. A link that lived for so long counts as well.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-
 /// What there is to ask on.
 enum State {
-    /// Nothing yet, or not any more.
-    Down,
+    /// Nothing yet, or not any more; and why.
+    Down(Option<String>),
     /// This.
     Up(Arc<Link>),
     /// Nothing, and Redis said why at that attempt.
@@ -63,7 +61,7 @@ impl Keeper {
         let shared = Shared {
             subject: Arc::new(subject),
             next_id,
-            state: watch::Sender::new(State::Down),
+            state: watch::Sender::new(State::Down(None)),
             attempts: AtomicU64::new(0),
             wanted: Notify::new(),
         };
@@ -89,7 +87,7 @@ impl Keeper {
         let mut states = self.shared.state.subscribe();
         let found = states
             .wait_for(|state| match state {
-                State::Down => false,
+                State::Down(_) => false,
                 State::Up(_) => true,
                 State::Refused(attempt, _) => *attempt > old,
             })
@@ -98,9 +96,17 @@ impl Keeper {
             Ok(State::Up(link)) => Ok(Arc::clone(link)),
             Ok(State::Refused(_, text)) => Err(text.clone()),
             // Not while `self` owns the sender.
-            Ok(State::Down) | Err(_) => Err(Bytes::from_static(
+            Ok(State::Down(_)) | Err(_) => Err(Bytes::from_static(
                 b"UPSTREAM there is no connection to Redis",
             )),
+        }
+    }
+
+    /// Why there is no link.
+    pub(super) fn trouble(&self) -> Option<String> {
+        match &*self.shared.state.borrow() {
+            State::Down(reason) => reason.clone(),
+            State::Up(_) | State::Refused(..) => None,
         }
     }
 
@@ -117,32 +123,43 @@ impl Keeper {
 
 async fn keep(shared: Arc<Shared>) {
     let subject = &shared.subject;
-    let mut health = Health::new(subject.database);
+    let mut health = Health::new(subject.database, subject.history.matters());
     // What Redis may still have of the last link is ended by the next.
     let mut previous = None;
     loop {
         let attempt = shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
         let id = LinkId(shared.next_id.fetch_add(1, Ordering::Relaxed));
-        match greeting::open(subject, id, previous.as_ref()).await {
+        let mut losses = subject.history.losses();
+        let opened = match greeting::open(subject, id, previous.as_ref()).await {
+            Ok(opened) => {
+                health.opened(&opened);
+                let met = meet(subject, &opened, &mut losses).await;
+                met.map(|()| opened)
+            }
+            Err(no_link) => Err(no_link),
+        };
+        match opened {
             Ok(opened) => {
                 let (link, mut driver) = Link::new(id, opened);
                 let link = Arc::new(link);
                 previous.clone_from(&link.peer);
-                health.opened(&link);
                 shared.state.send_replace(State::Up(Arc::clone(&link)));
-                let why = link
-                    .watch(&mut driver, &subject.settings, LONGEST_PAUSE, || {
-                        health.well()
-                    })
-                    .await;
+                let well = || health.well();
+                let why = tokio::select! {
+                    why = link.watch(&mut driver, &subject.settings, LONGEST_PAUSE, well) => why,
+                    _ = losses.changed() => "Redis lost data, as another connection found",
+                };
                 health.lost(why);
-                shared.state.send_replace(State::Down);
+                shared.state.send_replace(State::Down(Some(why.to_owned())));
                 driver.end().await;
                 if link.tells() {
                     subject.listener.deaf(id);
                 }
             }
-            Err(NoLink::Failed(reason)) => health.lost(&reason),
+            Err(NoLink::Failed(reason)) => {
+                health.lost(&reason);
+                shared.state.send_replace(State::Down(Some(reason)));
+            }
             Err(NoLink::Refused(text)) => {
                 health.lost(&String::from_utf8_lossy(&text));
                 shared.state.send_replace(State::Refused(attempt, text));
@@ -153,31 +170,71 @@ async fn keep(shared: Arc<Shared>) {
     }
 }
 
+/// Sees whether Redis still has the data that it had, before anything is asked.
+async fn meet(
+    subject: &Subject,
+    opened: &greeting::Opened,
+    losses: &mut watch::Receiver<u64>,
+) -> Result<(), NoLink> {
+    match &opened.identity {
+        Ok(identity) => {
+            let (history, listener) = (&subject.history, &subject.listener);
+            history.met(identity, losses, listener).await
+        }
+        // Said in the log: nothing is written back.
+        Err(_) => Ok(()),
+    }
+}
+
 /// How it goes: paces the attempts, and logs what changes rather than each attempt.
 struct Health {
     database: u32,
     next_pause: Duration,
+    writes_back: bool,
     lost: bool,
     told_mute: bool,
+    told_unknown: bool,
+    told_evicts: bool,
 }
 
 impl Health {
-    fn new(database: u32) -> Self {
+    fn new(database: u32, writes_back: bool) -> Self {
         Self {
             database,
             next_pause: SHORTEST_PAUSE,
+            writes_back,
             lost: false,
             told_mute: false,
+            told_unknown: false,
+            told_evicts: false,
         }
     }
 
-    fn opened(&mut self, link: &Link) {
-        if let (Some(reason), false) = (&link.mute, self.told_mute) {
+    fn opened(&mut self, opened: &greeting::Opened) {
+        let database = self.database;
+        if let (Some(reason), false) = (&opened.mute, self.told_mute) {
             self.told_mute = true;
             tracing::warn!(
-                database = self.database,
+                database,
                 reason,
                 "Redis does not tell of changes; locks are polled"
+            );
+        }
+        if let (Err(reason), true, false) = (&opened.identity, self.writes_back, self.told_unknown)
+        {
+            self.told_unknown = true;
+            tracing::warn!(
+                database,
+                reason,
+                "Redis does not say who it is (INFO); leases are not written back when it loses them"
+            );
+        }
+        if let (Some(policy), false) = (&opened.evicts, self.told_evicts) {
+            self.told_evicts = true;
+            tracing::warn!(
+                database,
+                policy,
+                "Redis may evict a lock before its lease is over; set maxmemory-policy noeviction"
             );
         }
     }

@@ -6,6 +6,7 @@
 //!   it when somebody else changes a lock.
 //! - `greeting`: the socket, and the first words on it.
 //! - `keeper`: opens a new link whenever one breaks.
+//! - `history`: whether Redis lost data meanwhile.
 //!
 //! Questions for many locks share a link so that they travel in batches; what a question costs here
 //! is therefore kept small: no task, no timer, no lock across an await.
@@ -18,13 +19,15 @@ use redis::Value;
 
 use self::{
     greeting::Subject,
+    history::History,
     keeper::Keeper,
-    scripts::{Reading, Request, error_text},
+    scripts::{FENCE_KEY, Reading, Request, error_text},
 };
 use super::{Later, Listener, LockName, Look, Store};
 use crate::lock::{Answer, Outcome, Question, UserId};
 
 mod greeting;
+mod history;
 mod keeper;
 mod link;
 mod scripts;
@@ -44,16 +47,21 @@ pub struct RedisStore {
     listener: OnceLock<Arc<dyn Listener>>,
     keepers: DashMap<(UserId, u32), Arc<Keeper>>,
     next_id: Arc<AtomicU64>,
+    history: Arc<History>,
+    /// The largest fence seen, by database: the next one is larger, whatever Redis forgot.
+    fences: Arc<DashMap<u32, u64>>,
 }
 
 impl RedisStore {
     /// Connects when the first question comes.
     pub fn new(settings: RedisSettings) -> Self {
         Self {
-            settings: Arc::new(settings),
             listener: OnceLock::new(),
             keepers: DashMap::new(),
             next_id: Arc::new(AtomicU64::new(1)),
+            history: Arc::new(History::new(settings.grace)),
+            fences: Arc::default(),
+            settings: Arc::new(settings),
         }
     }
 
@@ -76,6 +84,7 @@ impl RedisStore {
                 settings: Arc::clone(&self.settings),
                 database,
                 listener: Arc::clone(listener),
+                history: Arc::clone(&self.history),
             };
             Arc::new(Keeper::new(subject, Arc::clone(&self.next_id)))
         });
@@ -103,8 +112,41 @@ impl Store for RedisStore {
             Ok(keeper) => keeper,
             Err(text) => return Box::pin(std::future::ready(untold(Outcome::Refused(text)))),
         };
-        let request = Request::new(&self.key(name), question);
-        Box::pin(async move { ask(&keeper, &request).await })
+        let key = self.key(name);
+        if !wants_fence(question) {
+            let request = Request::new(&key, question, 0);
+            let waits = takes_free(question).then(|| Arc::clone(&self.history));
+            return Box::pin(async move { ask(&keeper, &request, waits.as_deref()).await });
+        }
+        let (fences, history) = (Arc::clone(&self.fences), Arc::clone(&self.history));
+        let (database, question) = (name.database, question.clone());
+        Box::pin(async move {
+            let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
+            let request = Request::new(&key, &question, floor);
+            let waits = takes_free(&question).then_some(&*history);
+            let answer = ask(&keeper, &request, waits).await;
+            if let Outcome::Granted {
+                fence: Some(fence), ..
+            } = answer.outcome
+            {
+                let mut seen = fences.entry(database).or_default();
+                *seen = fence.max(*seen);
+            }
+            answer
+        })
+    }
+
+    fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
+        let reason = self.keepers.get(&(user, name.database))?.trouble()?;
+        let (host, port) = (&self.settings.host, self.settings.port);
+        let text = format!("UPSTREAM no connection to Redis at {host}:{port}: {reason}");
+        // One line, whatever the system says.
+        Some(Bytes::from(text.replace(['\r', '\n'], " ")))
+    }
+
+    fn is_reserved(&self, name: &LockName) -> bool {
+        let prefix = &self.settings.key_prefix;
+        FENCE_KEY.strip_prefix(&prefix[..]) == Some(&name.key[..])
     }
 
     fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>> {
@@ -123,11 +165,27 @@ impl Store for RedisStore {
     }
 }
 
-async fn ask(keeper: &Keeper, request: &Request) -> Answer {
+/// The question may take a lock that is free.
+fn takes_free(question: &Question) -> bool {
+    matches!(question, Question::Ask { .. })
+}
+
+fn wants_fence(question: &Question) -> bool {
+    matches!(
+        question,
+        Question::Ask { fence: true, .. } | Question::HandOver { fence: true, .. }
+    )
+}
+
+/// `waits` is the history for whose grace time the question has to wait.
+async fn ask(keeper: &Keeper, request: &Request, waits: Option<&History>) -> Answer {
     let link = match keeper.link().await {
         Ok(link) => link,
         Err(text) => return untold(Outcome::Refused(text)),
     };
+    if let Some(ms) = waits.and_then(History::grace_left_ms) {
+        return untold(Outcome::NotYet { ms });
+    }
     let Some(Reading::Done { outcome, read }) = link.ask(request).await else {
         // Whoever hears this and asks again must not find the same link.
         keeper.give_up(&link).await;

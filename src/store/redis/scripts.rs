@@ -10,8 +10,9 @@
 //!   before Redis 7; that sum can be 1 ms off, so there a guard lets 1 ms pass.
 //!
 //! What the scripts return: an integer is the deadline of a grant made now, an array of one integer
-//! that of a token that held the lock before, an array of two the holder and its `PTTL`, nil that nobody holds
-//! the lock. `RELEASE` returns 1 or 0.
+//! that of a token that held the lock before; with a fence it is an array of the deadline, the fence,
+//! and 1 or 0 for the same. An array of two is the holder and its `PTTL`, nil that nobody holds the
+//! lock. `RELEASE` returns 1 or 0.
 
 use std::sync::LazyLock;
 
@@ -88,10 +89,74 @@ if holder == ARGV[1] then return lease_anew(ARGV[2]) end
 return {holder, redis.pcall('PTTL', KEYS[1])}
 ";
 
-/// ARGV: from, to, lease, and the deadline to insist on, or nothing.
+/// `next_fence(floor)`: a new fence, larger than all before, or what Redis said where it refused.
+/// Lua's numbers are exact below 2^53; microseconds since 1970 reach that in the year 2255.
+const NEXT_FENCE: &str = "
+local function next_fence(floor)
+    local before = redis.pcall('GET', KEYS[2])
+    if type(before) == 'table' then return before end
+    local now = redis.pcall('TIME')
+    if now.err then return now end
+    local fence = math.max(now[1] * 1000000 + now[2], tonumber(floor))
+    if before then
+        local number = string.match(before, '^%d+$') and tonumber(before)
+        if not number or number >= 9007199254740991 then
+            return {err = 'ERR the fence counter is not a number below 2^53, delete it: ' .. KEYS[2]}
+        end
+        fence = math.max(fence, number + 1)
+    end
+    local set = redis.pcall('SET', KEYS[2], string.format('%.0f', fence))
+    if set.err then return set end
+    return fence
+end
+";
+
+/// ARGV: token, lease, floor of the fence. KEYS: the lock, the counter of fences. As [`ASK`], with
+/// a fence; where there is none there is no grant.
+const ASK_FENCED: &str = "
+local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
+if set and set.ok then
+    local fence = next_fence(ARGV[3])
+    local at = deadline()
+    if type(fence) == 'number' and type(at) == 'number' then return {at, fence, 1} end
+    redis.pcall('DEL', KEYS[1])
+    if type(fence) ~= 'number' then return fence end
+    return at
+end
+if set and not string.find(set.err, 'OOM', 1, true) then return set end
+local holder = redis.pcall('GET', KEYS[1])
+if type(holder) == 'table' then return holder end
+if not holder then return set end
+if holder ~= ARGV[1] then return {holder, redis.pcall('PTTL', KEYS[1])} end
+local fence = next_fence(ARGV[3])
+if type(fence) ~= 'number' then return fence end
+local at = lease_anew(ARGV[2])
+if type(at) ~= 'table' or at.err then return at end
+return {at[1], fence, 0}
+";
+
+/// `refused()`: what Redis says where it takes no writes: what a replica says of the holder would be
+/// stale. Writing nothing into a string changes nothing, and creates none.
+const REFUSED: &str = "
+local function refused()
+    local try = redis.pcall('SETRANGE', KEYS[1], 0, '')
+    return type(try) == 'table' and try.err and string.find(try.err, 'READONLY', 1, true) and try
+end
+";
+
+/// `found(holder)`: who holds the lock, and for how long; nil where nobody does.
+const FOUND: &str = "
+local function found(holder)
+    local try = refused()
+    if try then return try end
+    return holder and {holder, redis.pcall('PTTL', KEYS[1])}
+end
+";
+
+/// ARGV: from, to, lease, and the deadline to insist on, or nothing; the floor of the fence.
 const HAND_OVER: &str = "
 local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' or not holder then return holder end
+if type(holder) == 'table' then return holder end
 ";
 
 /// The rest of it.
@@ -101,34 +166,87 @@ if holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4])) then
     if set.err then return set end
     return (deadline())
 end
-if holder == ARGV[2] then return {(deadline())} end
-return {holder, redis.pcall('PTTL', KEYS[1])}
+if holder == ARGV[2] then return lease_anew(ARGV[3]) end
+return found(holder)
+";
+
+/// The rest of it, with a fence for the next one.
+const HAND_OVER_FENCED: &str = "
+local from = holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4]))
+if not from and holder ~= ARGV[2] then return found(holder) end
+local fence = next_fence(ARGV[5])
+if type(fence) ~= 'number' then return fence end
+if from then
+    local set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+    if set.err then return set end
+    return {(deadline()), fence, 1}
+end
+local at = lease_anew(ARGV[3])
+if type(at) ~= 'table' or at.err then return at end
+return {at[1], fence, 0}
 ";
 
 /// ARGV: token, and the deadline to insist on, or nothing.
 const RELEASE: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
-if holder ~= ARGV[1] then return 0 end
-if ARGV[2] == '' then return redis.pcall('DEL', KEYS[1]) end
+if holder == ARGV[1] and ARGV[2] == '' then return redis.pcall('DEL', KEYS[1]) end
 ";
 
 /// The rest of it.
 const RELEASE_FURTHER: &str = "
-if expires_at(ARGV[2]) then return redis.pcall('DEL', KEYS[1]) end
-return 0
+if holder == ARGV[1] and expires_at(ARGV[2]) then return redis.pcall('DEL', KEYS[1]) end
+return refused() or 0
 ";
 
-/// ARGV: token, lease.
+/// ARGV: token, lease, and the deadline that the key should have, or nothing.
 const EXTEND: &str = "
 local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' or not holder then return holder end
-if holder ~= ARGV[1] then return {holder, redis.pcall('PTTL', KEYS[1])} end
+if type(holder) == 'table' then return holder end
 ";
 
 /// The rest of it.
 const EXTEND_FURTHER: &str = "
-return lease_anew(ARGV[2])
+if holder ~= ARGV[1] then return found(holder) end
+local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
+local at = lease_anew(ARGV[2])
+if expected and type(at) == 'table' and not at.err then return at[1] end
+return at
+";
+
+/// Who holds the lock.
+const CHECK: &str = "
+local holder = redis.pcall('GET', KEYS[1])
+if type(holder) == 'table' then return holder end
+return found(holder)
+";
+
+/// ARGV: token, what is left of its lease, its fence or nothing, and the tokens that it may take the
+/// place of. KEYS: the lock, and the counter of fences where there is a fence.
+const RESTORE: &str = "
+local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
+if set and set.err then return set end
+local holder = redis.pcall('GET', KEYS[1])
+if type(holder) == 'table' then return holder end
+local over = holder == ARGV[1]
+for i = 4, #ARGV do over = over or holder == ARGV[i] end
+if not over then return {holder, redis.pcall('PTTL', KEYS[1])} end
+if ARGV[3] ~= '' then
+    local before = redis.pcall('GET', KEYS[2])
+    if type(before) ~= 'table' and (tonumber(before) or 0) < tonumber(ARGV[3]) then
+        redis.pcall('SET', KEYS[2], ARGV[3])
+    end
+end
+if set or holder ~= ARGV[1] then
+    if not set then redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+    return (deadline())
+end
+local ttl = redis.pcall('PTTL', KEYS[1])
+if type(ttl) == 'number' and ttl >= 0 and ttl < tonumber(ARGV[2]) then
+    redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
+    return (deadline())
+end
+return {(deadline())}
 ";
 
 /// A script, and the hash that Redis knows it by once it has seen it.
@@ -149,12 +267,30 @@ impl Prepared {
 // before the functions.
 static ASK_SCRIPT: LazyLock<Prepared> =
     LazyLock::new(|| Prepared::new(&[ASK, DEADLINE, LEASE_ANEW, ASK_FURTHER]));
-static HAND_OVER_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[HAND_OVER, DEADLINE, EXPIRES_AT, HAND_OVER_FURTHER]));
+static ASK_FENCED_SCRIPT: LazyLock<Prepared> =
+    LazyLock::new(|| Prepared::new(&[DEADLINE, LEASE_ANEW, NEXT_FENCE, ASK_FENCED]));
+static HAND_OVER_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
+    let parts = [HAND_OVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
+    Prepared::new(&[&parts[..], &[HAND_OVER_FURTHER]].concat())
+});
+static HAND_OVER_FENCED_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
+    let parts = [HAND_OVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
+    Prepared::new(&[&parts[..], &[NEXT_FENCE, HAND_OVER_FENCED]].concat())
+});
 static RELEASE_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[RELEASE, DEADLINE, EXPIRES_AT, RELEASE_FURTHER]));
-static EXTEND_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[EXTEND, DEADLINE, LEASE_ANEW, EXTEND_FURTHER]));
+    LazyLock::new(|| Prepared::new(&[RELEASE, DEADLINE, EXPIRES_AT, REFUSED, RELEASE_FURTHER]));
+static EXTEND_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
+    let parts = [EXTEND, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
+    Prepared::new(&[&parts[..], &[EXTEND_FURTHER]].concat())
+});
+static CHECK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[REFUSED, FOUND, CHECK]));
+static RESTORE_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[DEADLINE, RESTORE]));
+
+/// The key of the counter of fences, one in each database.
+pub(super) const FENCE_KEY: &[u8] = b"lockgate:fence";
+
+/// Released tokens that a lease may take the place of when it is written back, the latest ones.
+const MOST_OVER: usize = 1_000;
 
 /// A question on its way: the command, and how to read its answer.
 pub(super) struct Request {
@@ -178,76 +314,70 @@ pub(super) enum Reading {
 }
 
 impl Request {
-    /// The question about the lock with this key.
-    pub(super) fn new(key: &[u8], question: &Question) -> Self {
+    /// The question about the lock with this key. A new fence will be `floor` at least.
+    pub(super) fn new(key: &[u8], question: &Question, floor: u64) -> Self {
         match question {
             Question::Ask {
-                token, lease_ms, ..
-            } => Self::build(&ASK_SCRIPT, key, &[token.as_bytes()], Some(*lease_ms), None),
+                token,
+                lease_ms,
+                fence,
+                ..
+            } => {
+                let script = if *fence {
+                    &ASK_FENCED_SCRIPT
+                } else {
+                    &ASK_SCRIPT
+                };
+                let arguments = Arguments::of(key, *fence).token(token).number(*lease_ms);
+                arguments.floor(*fence, floor).asked_of(script)
+            }
             Question::HandOver {
                 from,
                 only_if,
                 to,
                 lease_ms,
+                fence,
                 ..
-            } => Self::build(
-                &HAND_OVER_SCRIPT,
-                key,
-                &[from.as_bytes(), to.as_bytes()],
-                Some(*lease_ms),
-                Some(*only_if),
-            ),
-            Question::Release { token, only_if, .. } => Self {
-                releases: true,
-                ..Self::build(
-                    &RELEASE_SCRIPT,
-                    key,
-                    &[token.as_bytes()],
-                    None,
-                    Some(*only_if),
-                )
-            },
+            } => {
+                let script = if *fence {
+                    &HAND_OVER_FENCED_SCRIPT
+                } else {
+                    &HAND_OVER_SCRIPT
+                };
+                let arguments = Arguments::of(key, *fence).token(from).token(to);
+                let arguments = arguments.number(*lease_ms).deadline(*only_if);
+                arguments.floor(*fence, floor).asked_of(script)
+            }
+            Question::Release { token, only_if, .. } => {
+                let arguments = Arguments::of(key, false).token(token).deadline(*only_if);
+                Self {
+                    releases: true,
+                    ..arguments.asked_of(&RELEASE_SCRIPT)
+                }
+            }
             Question::Extend {
-                token, lease_ms, ..
-            } => Self::build(
-                &EXTEND_SCRIPT,
-                key,
-                &[token.as_bytes()],
-                Some(*lease_ms),
-                None,
-            ),
-        }
-    }
-
-    fn build(
-        script: &'static Prepared,
-        key: &[u8],
-        tokens: &[&Bytes],
-        lease_ms: Option<u64>,
-        guard: Option<Option<Deadline>>,
-    ) -> Self {
-        let bytes = 80 + key.len() + tokens.iter().map(|token| token.len()).sum::<usize>();
-        let mut command = Cmd::with_capacity(8, bytes);
-        command.arg("EVALSHA").arg(&script.hash).arg(1).arg(key);
-        for token in tokens {
-            command.arg(&token[..]);
-        }
-        if let Some(lease_ms) = lease_ms {
-            command.arg(lease_ms);
-        }
-        match guard {
-            Some(Some(Deadline(at))) => {
-                command.arg(at);
+                token,
+                lease_ms,
+                expects,
+                ..
+            } => {
+                let arguments = Arguments::of(key, false).token(token).number(*lease_ms);
+                arguments.deadline(*expects).asked_of(&EXTEND_SCRIPT)
             }
-            Some(None) => {
-                command.arg("");
+            Question::Check { .. } => Arguments::of(key, false).asked_of(&CHECK_SCRIPT),
+            Question::Restore {
+                token,
+                lease_ms,
+                fence,
+                over,
+                ..
+            } => {
+                let arguments = Arguments::of(key, fence.is_some()).token(token);
+                let arguments = arguments.number(*lease_ms).number_or_nothing(*fence);
+                let latest = &over[over.len().saturating_sub(MOST_OVER)..];
+                let arguments = latest.iter().fold(arguments, Arguments::token);
+                arguments.asked_of(&RESTORE_SCRIPT)
             }
-            None => {}
-        }
-        Self {
-            script,
-            command,
-            releases: false,
         }
     }
 
@@ -294,11 +424,79 @@ impl Request {
     }
 }
 
+/// The keys and arguments of a script, in their order.
+struct Arguments {
+    keys: Vec<Bytes>,
+    values: Vec<Bytes>,
+}
+
+impl Arguments {
+    fn of(key: &[u8], fence: bool) -> Self {
+        let mut keys = vec![Bytes::copy_from_slice(key)];
+        keys.extend(fence.then(|| Bytes::from_static(FENCE_KEY)));
+        Self {
+            keys,
+            values: Vec::with_capacity(5),
+        }
+    }
+
+    fn token(mut self, token: &Token) -> Self {
+        self.values.push(token.as_bytes().clone());
+        self
+    }
+
+    fn number(self, number: u64) -> Self {
+        self.number_or_nothing(Some(number))
+    }
+
+    fn number_or_nothing(mut self, number: Option<u64>) -> Self {
+        let text = number.map_or_else(String::new, |number| number.to_string());
+        self.values.push(Bytes::from(text));
+        self
+    }
+
+    fn deadline(self, deadline: Option<Deadline>) -> Self {
+        self.number_or_nothing(deadline.map(|Deadline(at)| at))
+    }
+
+    fn floor(self, wanted: bool, floor: u64) -> Self {
+        if wanted { self.number(floor) } else { self }
+    }
+
+    fn asked_of(self, script: &'static LazyLock<Prepared>) -> Request {
+        let script: &'static Prepared = script;
+        let all = || self.keys.iter().chain(&self.values);
+        let bytes = 80 + all().map(Bytes::len).sum::<usize>();
+        let mut command = Cmd::with_capacity(3 + self.keys.len() + self.values.len(), bytes);
+        command
+            .arg("EVALSHA")
+            .arg(&script.hash)
+            .arg(self.keys.len());
+        for argument in all() {
+            command.arg(&argument[..]);
+        }
+        Request {
+            script,
+            command,
+            releases: false,
+        }
+    }
+}
+
 fn granted(at: i64, fresh: bool) -> Outcome {
     // A key without expiry (somebody took it away) expires at the end of time.
     Outcome::Granted {
         deadline: Deadline(u64::try_from(at).unwrap_or(u64::MAX)),
         fresh,
+        fence: None,
+    }
+}
+
+fn granted_with_fence(at: i64, number: i64, fresh: bool) -> Outcome {
+    Outcome::Granted {
+        deadline: Deadline(u64::try_from(at).unwrap_or(u64::MAX)),
+        fresh,
+        fence: u64::try_from(number).ok(),
     }
 }
 
@@ -306,6 +504,11 @@ fn held_or_done(items: Vec<Value>) -> Option<Outcome> {
     let mut items = items.into_iter();
     match (items.next()?, items.next()) {
         (Value::Int(at), None) => Some(granted(at, false)),
+        (Value::Int(at), Some(Value::Int(fence))) => Some(granted_with_fence(
+            at,
+            fence,
+            items.next() == Some(Value::Int(1)),
+        )),
         (Value::BulkString(holder), Some(ttl)) => Some(Outcome::Held {
             holder: Some(Token::new(holder)),
             ttl_ms: match ttl {

@@ -4,6 +4,9 @@ use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 
+/// The longest pause before connecting again. A connection that lived for so long counts as well.
+pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
 /// Which Redis, as whom, and how long to wait for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisSettings {
@@ -22,6 +25,9 @@ pub struct RedisSettings {
     pub timeout: Duration,
     /// A connection that was silent for so long is asked whether it still lives.
     pub ping: Duration,
+    /// For how long, after Redis lost data, no lock that is found free is taken, so that every gate
+    /// can write back what it granted. None: nothing is written back.
+    pub grace: Option<Duration>,
     /// Stands before the name of each lock, in Redis.
     pub key_prefix: Bytes,
 }
@@ -36,6 +42,7 @@ impl fmt::Debug for RedisSettings {
             .field("connect_timeout", &self.connect_timeout)
             .field("timeout", &self.timeout)
             .field("ping", &self.ping)
+            .field("grace", &self.grace)
             .field("key_prefix", &self.key_prefix)
             .finish()
     }

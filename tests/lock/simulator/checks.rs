@@ -97,6 +97,14 @@ impl Checks {
         self.owners.push(owner);
     }
 
+    /// A client was told that its token holds the lock, of which it was robbed meanwhile.
+    pub(crate) fn granted_in_vain(&mut self, owner: Owner) {
+        self.gives_up(&owner.token);
+        if owner.session {
+            self.owners.push(owner);
+        }
+    }
+
     /// These are owners no more, by no fault of the gates. Those of sessions are to be told.
     pub(crate) fn rob(&mut self, whom: impl Fn(&Owner) -> bool) {
         for owner in self.owners.iter_mut().filter(|owner| whom(owner)) {

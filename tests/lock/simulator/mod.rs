@@ -11,11 +11,21 @@
 use std::{env, panic};
 
 mod checks;
+mod day;
+mod disasters;
+mod gates;
+mod network;
+mod people;
 mod random;
 mod store;
 mod world;
 
 use world::World;
+
+/// Microseconds in a millisecond.
+const MILLI: u64 = 1_000;
+/// Microseconds in a second.
+const SECOND: u64 = 1_000_000;
 
 /// Days in the ordinary run.
 const SEEDS: u64 = 20_000;

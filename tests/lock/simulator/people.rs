@@ -427,8 +427,10 @@ impl World {
         owner.session = *session;
         owner.until = if *session { u64::MAX } else { asked_at + lease };
         owner.robbed = self.checks.victims.contains(token) && !self.store.is_held_by(self.now, token);
-        if *session || !owner.robbed {
-            self.checks.granted_or_robbed(owner, self.day.drifts);
+        if owner.robbed {
+            self.checks.granted_in_vain(owner);
+        } else {
+            self.checks.granted(owner, self.day.drifts);
         }
         self.goes_on_to(who, request, *session);
         None
@@ -599,7 +601,7 @@ impl World {
                     let owner = owner.iter_mut().find(|owner| owner.request == Some(request));
                     let owner = owner.expect("it was there");
                     (owner.session, owner.request, owner.until) = (false, None, until);
-                    self.at(until - 1, Ev::StillHeld(client.token.clone()));
+                    self.at(until - 1, Ev::StillHeld(client.token.clone(), self.now));
                 }
                 _ => self.checks.gives_up(&client.token),
             }
@@ -621,8 +623,8 @@ impl World {
     }
 
     /// Nobody but its lease ends it.
-    pub(super) fn is_still_held(&mut self, token: &Token) {
-        let is_well = self.disturbed_at.is_none_or(|at| at + 30_000 * MILLI < self.now);
+    pub(super) fn is_still_held(&mut self, token: &Token, since: u64) {
+        let is_well = self.disturbed_at.is_none_or(|at| at < since);
         let owns = self.checks.owner(self.now, token).is_some();
         assert!(
             !owns || !is_well || self.store.is_held_by(self.now, token),

@@ -97,8 +97,8 @@ pub(crate) enum Ev {
     Return(usize),
     /// Nobody must hold this token any more: since when, and for how long a lease might go on.
     NotHeld(Token, u64, u64),
-    /// The gate closed this session, and its lock is left to its lease.
-    StillHeld(Token),
+    /// The gate closed this session then, and its lock is left to its lease.
+    StillHeld(Token, u64),
     WrittenBack(u64),
     GraceOver(u64),
 }
@@ -237,7 +237,7 @@ impl World {
             Ev::TroubleOver(number) => self.trouble_over(number),
             Ev::Return(gate) => self.returns(gate),
             Ev::NotHeld(token, since, lease) => self.is_not_held(&token, since, lease),
-            Ev::StillHeld(token) => self.is_still_held(&token),
+            Ev::StillHeld(token, since) => self.is_still_held(&token, since),
             Ev::WrittenBack(number) => self.is_written_back(number),
             Ev::GraceOver(number) => self.grace_over(number),
         }

@@ -1,0 +1,102 @@
+//! The leases bound to a client's connection (`SESSION`), and what is to be told of them: a lock that
+//! is lost is told to a RESP3 client by a push, to a RESP2 client by closing its connection.
+//!
+//! Only a close by the client releases its locks. Where the gate closes, the client may go on working:
+//! its locks are left to their leases.
+
+use std::{
+    collections::HashMap,
+    task::{Context, Poll},
+};
+
+use bytes::BytesMut;
+use tokio::sync::mpsc;
+
+use crate::{
+    gate::{Bound, Mailbox, SessionOver},
+    lock::RequestId,
+    resp::{Protocol, Writer},
+};
+
+/// The leases bound to one connection.
+#[derive(Default)]
+pub(super) struct Held {
+    bound: HashMap<RequestId, Bound>,
+    /// Lost before their grants were written; at most one for each grant being written.
+    lost_early: Vec<RequestId>,
+    /// Where the gate tells; made with the first such lease.
+    mail: Option<(Mailbox, mpsc::UnboundedReceiver<SessionOver>)>,
+    /// A lock of which the client has to be told.
+    lost: Vec<Bound>,
+}
+
+impl Held {
+    /// Where the gate is to tell of a lease that is asked for.
+    pub(super) fn mailbox(&mut self) -> Mailbox {
+        self.mail
+            .get_or_insert_with(mpsc::unbounded_channel)
+            .0
+            .clone()
+    }
+
+    /// The client has one more.
+    pub(super) fn add(&mut self, bound: Bound) {
+        let request = bound.request();
+        if self.lost_early.contains(&request) {
+            self.lost_early.retain(|lost| *lost != request);
+            self.lost.push(bound);
+        } else {
+            self.bound.insert(request, bound);
+        }
+    }
+
+    /// The client has one at least.
+    pub(super) fn any(&self) -> bool {
+        !self.bound.is_empty()
+    }
+
+    /// Reads what the gate told. Returns whether a lock is lost of which the client has to be told.
+    pub(super) fn read_mail(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some((_, mail)) = &mut self.mail else {
+            return false;
+        };
+        while let Poll::Ready(Some(SessionOver { request, lost })) = mail.poll_recv(cx) {
+            match self.bound.remove(&request) {
+                Some(bound) if lost => self.lost.push(bound),
+                Some(bound) => bound.is_over(),
+                None if lost => self.lost_early.push(request),
+                None => {}
+            }
+        }
+        !self.lost.is_empty()
+    }
+
+    /// Writes a push for each lock that is lost.
+    pub(super) fn tell_lost(&mut self, out: &mut BytesMut) {
+        for bound in self.lost.drain(..) {
+            write_lost(out, &bound);
+            bound.is_over();
+        }
+    }
+
+    /// Writes a push for each lock: the gate shuts down and renews none of them any longer. They stay
+    /// bound, so that the client can still release them by closing.
+    pub(super) fn tell_all(&self, out: &mut BytesMut) {
+        for bound in self.bound.values() {
+            write_lost(out, bound);
+        }
+    }
+
+    /// The client closed its connection.
+    pub(super) fn release(&mut self) {
+        self.bound.drain().for_each(|(_, bound)| bound.release());
+    }
+}
+
+fn write_lost(out: &mut BytesMut, bound: &Bound) {
+    let mut writer = Writer::new(out, Protocol::Resp3);
+    writer.push(3);
+    writer.bulk("lock-lost");
+    writer.bulk(&bound.name().key);
+    writer.bulk(bound.token().as_bytes());
+}

@@ -1,0 +1,151 @@
+//! Whether Redis still has the data that it had: a restart, or a replica that took over, may have
+//! lost the latest writes.
+//!
+//! Every new connection asks who it is that it speaks with ([`Identity`]). Is that another process or
+//! another history of data than before, then Redis **forgot**:
+//!
+//! 1. every other shared connection is given up, so that all look again;
+//! 2. the listener hears of it, and has its leases written back, before anything else is asked;
+//! 3. for the grace time nobody here may take a lock that is found free, so that other gates can
+//!    write back theirs.
+//!
+//! A Redis that started within the grace time before our first look at it may have forgotten as well:
+//! other gates may have leases to write back.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{Mutex, watch};
+
+use super::greeting::NoLink;
+use crate::{clock, lock::Time, store::Listener};
+
+/// Who it is that a connection leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// New with each start of the process.
+    pub(super) run_id: String,
+    /// The history of the data: another one when a replica takes over.
+    pub(super) replication_id: String,
+    /// How long the process has run, in whole seconds, rounded either way.
+    pub(super) uptime: Duration,
+}
+
+/// What was seen so far, by all shared connections of a store.
+pub(super) struct History {
+    /// None: nothing is written back, and nothing waits for it.
+    grace: Option<Duration>,
+    seen: Mutex<Option<Identity>>,
+    /// Counts the losses of data.
+    losses: watch::Sender<u64>,
+    /// Until when no lock that is found free may be taken.
+    grace_until: watch::Sender<Time>,
+}
+
+impl Identity {
+    /// From the sections `server` and `replication` of `INFO`.
+    pub(super) fn read(info: &str) -> Option<Self> {
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(str::trim)
+        };
+        Some(Self {
+            run_id: field("run_id")?.to_owned(),
+            // Before Redis 4 there is none: then a restart is all that can be seen.
+            replication_id: field("master_replid").unwrap_or_default().to_owned(),
+            uptime: Duration::from_secs(field("uptime_in_seconds")?.parse().ok()?),
+        })
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.run_id == other.run_id && self.replication_id == other.replication_id
+    }
+}
+
+impl History {
+    pub(super) fn new(grace: Option<Duration>) -> Self {
+        Self {
+            grace,
+            seen: Mutex::new(None),
+            losses: watch::Sender::new(0),
+            grace_until: watch::Sender::new(Time::default()),
+        }
+    }
+
+    /// Leases are written back, so each connection is to be asked who it leads to.
+    pub(super) fn matters(&self) -> bool {
+        self.grace.is_some()
+    }
+
+    /// Changes whenever Redis lost data: connections from before are to be given up.
+    pub(super) fn losses(&self) -> watch::Receiver<u64> {
+        self.losses.subscribe()
+    }
+
+    /// Milliseconds for which no lock that is found free may be taken.
+    pub(super) fn grace_left_ms(&self) -> Option<u64> {
+        let left = self.grace_until.borrow().micros_since(clock::now());
+        (left > 0).then(|| left.div_ceil(1_000))
+    }
+
+    /// A connection was opened and leads to this Redis; nothing was asked on it yet. Returns when
+    /// it may be used. `losses` is what the connection was opened under.
+    ///
+    /// # Errors
+    /// Meanwhile another connection found that Redis lost data: this one may lead to the one before.
+    pub(super) async fn met(
+        &self,
+        identity: &Identity,
+        losses: &mut watch::Receiver<u64>,
+        listener: &Arc<dyn Listener>,
+    ) -> Result<(), NoLink> {
+        let Some(grace) = self.grace else {
+            return Ok(());
+        };
+        // Held until everybody has been told: no other connection is used before.
+        let mut seen = self.seen.lock().await;
+        if losses.has_changed().unwrap_or(false) {
+            losses.mark_unchanged();
+            return Err(NoLink::Failed("Redis lost data meanwhile".to_owned()));
+        }
+        // The seconds may be rounded up.
+        let at_least = identity.uptime.saturating_sub(Duration::from_secs(1));
+        let (forgot, wait) = match &*seen {
+            Some(before) if before.is_same(identity) => return Ok(()),
+            Some(_) => (true, grace),
+            None => (false, grace.saturating_sub(at_least)),
+        };
+        *seen = Some(identity.clone());
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        self.grace_until
+            .send_replace(clock::now().plus_millis(wait_ms));
+        if forgot {
+            tracing::warn!(
+                grace_ms = wait_ms,
+                "Redis restarted, or a replica took over: writing back the leases granted here"
+            );
+            self.losses.send_modify(|losses| *losses += 1);
+            losses.mark_unchanged();
+            listener.forgot().await;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_read_from_what_info_says() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\nuptime_in_seconds:12\r\n\
+                    # Replication\r\nrole:master\r\nmaster_replid:def\r\nmaster_replid2:0\r\n";
+        let identity = Identity {
+            run_id: "abc".to_owned(),
+            replication_id: "def".to_owned(),
+            uptime: Duration::from_secs(12),
+        };
+        assert_eq!(Identity::read(info), Some(identity));
+        assert_eq!(Identity::read("role:master\r\n"), None);
+    }
+}
