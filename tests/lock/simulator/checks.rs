@@ -90,9 +90,16 @@ impl Checks {
             let absent = other.absent_since.map(|since| now - since);
             drifts && other.session && absent.is_some_and(|absent| absent <= allowed)
         };
-        let other = self.owners.iter().find(|other| !other.robbed && !is_told_late(other));
+        let other = self
+            .owners
+            .iter()
+            .find(|other| !other.robbed && !is_told_late(other));
         if let Some(other) = other {
-            panic!("two owners at {now}: {other:?} {}, and now {owner:?} {}", show(&other.token), show(&owner.token));
+            panic!(
+                "two owners at {now}: {other:?} {}, and now {owner:?} {}",
+                show(&other.token),
+                show(&owner.token)
+            );
         }
         self.owners.push(owner);
     }
@@ -185,7 +192,9 @@ impl Checks {
 
     /// Somebody waits at this gate.
     pub(crate) fn waits_at(&self, gate: usize) -> bool {
-        self.sent.values().any(|sent| sent.waits() && sent.gate == gate)
+        self.sent
+            .values()
+            .any(|sent| sent.waits() && sent.gate == gate)
     }
 }
 

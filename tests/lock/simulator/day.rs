@@ -103,9 +103,8 @@ impl Day {
         if troubled {
             day.disasters = disasters(random, gates, day.span);
         }
-        let forgets = |disaster: &Disaster| {
-            matches!(disaster, Disaster::Flush | Disaster::Restart(..))
-        };
+        let forgets =
+            |disaster: &Disaster| matches!(disaster, Disaster::Flush | Disaster::Restart(..));
         if !day.disasters.iter().any(|(_, disaster)| forgets(disaster)) && random.percent(30) {
             // The clock was set back once: only the counter makes fences rise.
             day.counter = 1 << 50;

@@ -123,7 +123,10 @@ impl World {
     /// Whoever holds the lock loses it, by somebody who may.
     pub(super) fn sabotaged(&mut self) {
         self.totals.sabotages += 1;
-        let victim = self.store.holder(self.now).map(|(holder, _)| holder.clone());
+        let victim = self
+            .store
+            .holder(self.now)
+            .map(|(holder, _)| holder.clone());
         self.checks.victims.extend(victim);
         self.checks.rob(|_| true);
     }
@@ -149,7 +152,9 @@ impl World {
             ..Gate::default()
         };
         let is_here = |owner: &Owner| owner.gate == Some(gate);
-        self.checks.owners.retain(|owner| !(is_here(owner) && owner.session));
+        self.checks
+            .owners
+            .retain(|owner| !(is_here(owner) && owner.session));
         for owner in self.checks.owners.iter_mut().filter(|owner| is_here(owner)) {
             owner.orphan = true;
         }
@@ -197,14 +202,23 @@ impl World {
         self.store.restart(self.now, crashed_at, loss);
         let (now, way) = (self.now, self.day.way);
         let holder = self.store.holder(now).map(|(token, _)| token.clone());
-        self.tell(|| format!("the store is back; {:?} has the lock", holder.as_ref().map(show)));
+        self.tell(|| {
+            format!(
+                "the store is back; {:?} has the lock",
+                holder.as_ref().map(show)
+            )
+        });
         self.disturb_all();
         for gate in 0..self.gates.len() {
             if self.gates[gate].alive {
                 self.connect_later(gate);
             }
         }
-        self.checks.zombies.extend(holder.clone().filter(|it| self.checks.owner(now, it).is_none()));
+        self.checks.zombies.extend(
+            holder
+                .clone()
+                .filter(|it| self.checks.owner(now, it).is_none()),
+        );
         let settings = self.day.settings;
         self.excuse(|owner| {
             let written_back = match settings.write_back {
@@ -219,13 +233,21 @@ impl World {
         lost.back_at = now;
         lost.holder = holder;
         let number = lost.number;
-        self.after(LONGEST_RECONNECT + 6 * way + 60 * MILLI, Ev::WrittenBack(number));
+        self.after(
+            LONGEST_RECONNECT + 6 * way + 60 * MILLI,
+            Ev::WrittenBack(number),
+        );
         self.after(GRACE + 5 * MILLI, Ev::GraceOver(number));
         self.stored();
     }
 
     fn excuse(&mut self, whom: impl Fn(&Owner) -> bool) {
-        let count = self.checks.owners.iter().filter(|owner| whom(owner)).count();
+        let count = self
+            .checks
+            .owners
+            .iter()
+            .filter(|owner| whom(owner))
+            .count();
         self.totals.excused += count as u64;
         self.checks.rob(whom);
     }
@@ -257,12 +279,15 @@ impl World {
             .filter(|owner| owner.since < lost.back_at)
             .filter(|owner| !self.store.is_held_by(self.now, &owner.token))
             .filter(|owner| {
-                let released_by = lost.holder.as_ref().and_then(|it| self.checks.released_by.get(it));
+                let released_by = lost
+                    .holder
+                    .as_ref()
+                    .and_then(|it| self.checks.released_by.get(it));
                 lost.doubt
                     || Self::meets_another(&lost, owner, released_by.copied())
-                    || owner.gate.is_none_or(|gate| {
-                        lost.unsure[gate] || !self.was_well_since(gate, &lost)
-                    })
+                    || owner
+                        .gate
+                        .is_none_or(|gate| lost.unsure[gate] || !self.was_well_since(gate, &lost))
             })
             .map(|owner| owner.token.clone())
             .collect();
@@ -278,7 +303,10 @@ impl World {
         let all_well = (0..self.gates.len()).all(|gate| self.was_well_since(gate, &lost));
         if all_well && !lost.doubt && !lost.was_taken {
             for owner in &self.checks.owners {
-                let released_by = lost.holder.as_ref().and_then(|it| self.checks.released_by.get(it));
+                let released_by = lost
+                    .holder
+                    .as_ref()
+                    .and_then(|it| self.checks.released_by.get(it));
                 if owner.robbed
                     || owner.orphan
                     || owner.since >= lost.crashed_at
@@ -289,7 +317,9 @@ impl World {
                     continue;
                 }
                 let holder = self.store.holder(self.now);
-                let until = holder.filter(|(it, _)| **it == owner.token).map(|(_, until)| until);
+                let until = holder
+                    .filter(|(it, _)| **it == owner.token)
+                    .map(|(_, until)| until);
                 assert!(
                     until.is_some_and(|until| {
                         owner.session || (until + 1) * MILLI + owner.lease / 500 >= owner.until

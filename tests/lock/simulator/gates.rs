@@ -128,7 +128,9 @@ impl World {
             return;
         };
         let clock = it.clock;
-        let wake_at = queue.wake_at().map(|time| clock.moment(time.micros()).max(self.now));
+        let wake_at = queue
+            .wake_at()
+            .map(|time| clock.moment(time.micros()).max(self.now));
         if queue.is_idle() {
             assert_eq!(wake_at, None, "an idle queue has no timer");
             it.queue = None;

@@ -117,7 +117,12 @@ impl World {
     // ── asking ───────────────────────────────────────────────────────────────────────────────
 
     /// Sends a question, now or as soon as there is a connection. Some are answered here.
-    pub(super) fn send(&mut self, gate: usize, id: QuestionId, question: Question) -> Option<Event> {
+    pub(super) fn send(
+        &mut self,
+        gate: usize,
+        id: QuestionId,
+        question: Question,
+    ) -> Option<Event> {
         let now = self.now;
         let port = &mut self.gates[gate].port;
         let Some(link) = port.link else {
@@ -168,7 +173,11 @@ impl World {
             }
             if !message.late {
                 message.late = true;
-                let most = if self.day.kills { 400 * MILLI } else { 3 * SECOND };
+                let most = if self.day.kills {
+                    400 * MILLI
+                } else {
+                    3 * SECOND
+                };
                 let delay = self.random.between(0, most);
                 return self.after(delay, Ev::AtStore(message));
             }
@@ -351,7 +360,10 @@ impl World {
         let forgot = match known {
             Some(known) => known != epoch,
             // A gate that is new looks for how long the store has been there.
-            None => self.loss.as_ref().is_some_and(|loss| self.now < loss.back_at + GRACE),
+            None => self
+                .loss
+                .as_ref()
+                .is_some_and(|loss| self.now < loss.back_at + GRACE),
         } && self.day.settings.write_back != WriteBack::Off;
         let ask_at = self.some_time_soon(gate);
         let now = self.now;
@@ -366,7 +378,8 @@ impl World {
         }
         if forgot {
             let gate_now = it.clock.at(now);
-            it.released.retain(|(_, over_at)| over_at.micros() > gate_now);
+            it.released
+                .retain(|(_, over_at)| over_at.micros() > gate_now);
             let released = it.released.iter().map(|(token, _)| token.clone()).collect();
             news.insert(
                 if self.day.forgot_first { 0 } else { news.len() },

@@ -1,8 +1,6 @@
 //! The clients: what each is going to do, and what it is told.
 
-use lockgate::lock::{
-    Event, LockRequest, Reply, Refusal, RequestId, Token, UserId, Wait,
-};
+use lockgate::lock::{Event, LockRequest, Refusal, Reply, RequestId, Token, UserId, Wait};
 
 use super::{
     MILLI,
@@ -111,7 +109,11 @@ impl World {
             (_, _, Fate::Dies | Fate::Overstays) => random.between(50, 1_000),
             _ => random.one_of(&[1_500, 5_000, 30_000]),
         };
-        let longest = if day.short_leases { 30 * MILLI } else { day.longest_hold };
+        let longest = if day.short_leases {
+            30 * MILLI
+        } else {
+            day.longest_hold
+        };
         let hold = match (fate, session) {
             (Fate::Overstays, _) => (lease_ms + random.between(1, 200)) * MILLI,
             // Longer than its lease.
@@ -128,7 +130,7 @@ impl World {
             fate,
             token: Token::new(format!("t{i}").into_bytes()),
             explicit: returns || (!day.calm && random.percent(30)),
-            session,
+            session: session && fate != Fate::Plain,
             fence: random.percent(day.fences),
             lease_ms,
             wait_ms: (!waits).then(|| random.between(1, 400)),
@@ -182,7 +184,11 @@ impl World {
     /// A client that knows no gate knows nothing of what the store forgot.
     fn takes_what_was_lost(&mut self) {
         let now = self.now;
-        let Some(lost) = self.loss.as_mut().filter(|lost| now < lost.back_at + GRACE + 5 * MILLI) else {
+        let Some(lost) = self
+            .loss
+            .as_mut()
+            .filter(|lost| now < lost.back_at + GRACE + 5 * MILLI)
+        else {
             return;
         };
         lost.was_taken = true;
@@ -278,7 +284,11 @@ impl World {
         if !self.waits(request) {
             return;
         }
-        self.checks.sent.get_mut(&request).expect("it was sent").gone = true;
+        self.checks
+            .sent
+            .get_mut(&request)
+            .expect("it was sent")
+            .gone = true;
         let client = self.clients[who].clone();
         self.tell(|| format!("client {who} vanishes from gate {}", client.gate));
         self.totals.vanished += 1;
@@ -323,7 +333,12 @@ impl World {
     /// The gate died: its clients are alone.
     pub(super) fn lose_connections(&mut self, gate: usize) {
         let mut left = Vec::new();
-        for sent in self.checks.sent.values_mut().filter(|sent| sent.gate == gate) {
+        for sent in self
+            .checks
+            .sent
+            .values_mut()
+            .filter(|sent| sent.gate == gate)
+        {
             if sent.waits()
                 && let Purpose::Lock(who) = sent.purpose
             {
@@ -359,7 +374,12 @@ impl World {
     }
 
     /// A reply reaches its client, or not: then the queue is told.
-    pub(super) fn reply(&mut self, gate: usize, request: RequestId, reply: &Reply) -> Option<Event> {
+    pub(super) fn reply(
+        &mut self,
+        gate: usize,
+        request: RequestId,
+        reply: &Reply,
+    ) -> Option<Event> {
         self.tell(|| format!("{request:?} at gate {gate} is answered: {reply:?}"));
         let granted = matches!(reply, Reply::Granted { .. });
         self.checks.replied(self.now, request, granted);
@@ -393,7 +413,11 @@ impl World {
         };
         let client = self.clients[who].clone();
         assert_eq!(*token, client.token);
-        assert_eq!(fence.is_some(), client.fence, "a fence if one was asked for");
+        assert_eq!(
+            fence.is_some(),
+            client.fence,
+            "a fence if one was asked for"
+        );
         if client.fate != Fate::Joins {
             assert_eq!(*session, client.session, "a session if one was asked for");
         }
@@ -422,11 +446,14 @@ impl World {
         }
         // It counts from when the gate asked, and at the pace of the store's clock.
         let lease = client.lease_ms * MILLI;
-        let asked_at = self.gates[gate].clock.moment(until.micros().saturating_sub(lease));
+        let asked_at = self.gates[gate]
+            .clock
+            .moment(until.micros().saturating_sub(lease));
         let mut owner = self.owner(who, Some(request), asked_at + lease);
         owner.session = *session;
         owner.until = if *session { u64::MAX } else { asked_at + lease };
-        owner.robbed = self.checks.victims.contains(token) && !self.store.is_held_by(self.now, token);
+        owner.robbed =
+            self.checks.victims.contains(token) && !self.store.is_held_by(self.now, token);
         if owner.robbed {
             self.checks.granted_in_vain(owner);
         } else {
@@ -460,17 +487,30 @@ impl World {
 
     pub(super) fn session_over(&mut self, request: RequestId, lost: bool) {
         self.tell(|| format!("the session of {request:?} is over, lost: {lost}"));
-        let sent = self.checks.sent.get(&request).expect("a session of somebody");
+        let sent = self
+            .checks
+            .sent
+            .get(&request)
+            .expect("a session of somebody");
         assert!(sent.answered, "{request:?} had no session yet");
         let gate = sent.gate;
         let owners = &mut self.checks.owners;
-        let Some(at) = owners.iter().position(|owner| owner.request == Some(request)) else {
+        let Some(at) = owners
+            .iter()
+            .position(|owner| owner.request == Some(request))
+        else {
             return;
         };
-        assert!(lost, "{request:?} owns the lock by its session, which nobody ended");
+        assert!(
+            lost,
+            "{request:?} owns the lock by its session, which nobody ended"
+        );
         let owner = owners.remove(at);
         self.totals.told_lost += 1;
-        let left = self.store.holder(self.now).filter(|(token, _)| **token == owner.token);
+        let left = self
+            .store
+            .holder(self.now)
+            .filter(|(token, _)| **token == owner.token);
         let left = left.map_or(0, |(_, until)| (until * MILLI).saturating_sub(self.now));
         let disturbed = self.gates[gate].disturbed_at;
         assert!(
@@ -505,7 +545,12 @@ impl World {
         let until = sent.at + client.lease_ms * MILLI;
         let excused = self.may_fail(sent, sabotages, reply);
         let now = self.now;
-        let Some(owner) = self.checks.owners.iter_mut().find(|owner| owner.token == token) else {
+        let Some(owner) = self
+            .checks
+            .owners
+            .iter_mut()
+            .find(|owner| owner.token == token)
+        else {
             return;
         };
         match reply {
@@ -530,7 +575,10 @@ impl World {
             _ => client.gate,
         };
         self.clients[who].done = true;
-        let until = self.checks.owner(self.now, &client.token).map(|owner| owner.until);
+        let until = self
+            .checks
+            .owner(self.now, &client.token)
+            .map(|owner| owner.until);
         self.checks.gives_up(&client.token);
         let Some(gate) = self.living_gate(gate) else {
             return;
@@ -573,12 +621,17 @@ impl World {
 
     /// Something happened that an owner's request may fail by.
     fn may_fail(&self, sent: &Sent, sabotages: u64, reply: &Reply) -> bool {
-        let disturbed = self.gates[sent.gate].disturbed_at.is_some_and(|at| at >= sent.at);
+        let disturbed = self.gates[sent.gate]
+            .disturbed_at
+            .is_some_and(|at| at >= sent.at);
         match reply {
             Reply::Refused(_) => disturbed || !self.is_well(sent.gate),
             _ => {
                 sabotages != self.totals.sabotages
-                    || self.loss.as_ref().is_some_and(|lost| sent.at < lost.back_at + GRACE)
+                    || self
+                        .loss
+                        .as_ref()
+                        .is_some_and(|lost| sent.at < lost.back_at + GRACE)
             }
         }
     }
@@ -587,19 +640,19 @@ impl World {
         let client = self.clients[who].clone();
         let sent = &self.checks.sent[&request];
         let gate = sent.gate;
-        let own = self.checks.owners.iter_mut().find(|owner| owner.request == Some(request));
-        let held = self.store.holder(self.now).filter(|(token, _)| **token == client.token);
+        let held = self
+            .store
+            .holder(self.now)
+            .filter(|(token, _)| **token == client.token);
         let until = held.map(|(_, until)| until * MILLI);
-        let is_well = self.gates[gate].alive && self.is_well(gate);
+        let is_well = self.is_well(gate);
         self.clients[who].done = true;
         self.tell(|| format!("the connection of client {who} ends, by the client: {by_client}"));
-        if let Some(owner) = own {
+        let mut owners = self.checks.owners.iter_mut();
+        if let Some(owner) = owners.find(|owner| owner.request == Some(request)) {
             match until {
                 // It may go on working: the lock is left to its lease.
                 Some(until) if !by_client && is_well && !owner.robbed => {
-                    let owner = &mut self.checks.owners;
-                    let owner = owner.iter_mut().find(|owner| owner.request == Some(request));
-                    let owner = owner.expect("it was there");
                     (owner.session, owner.request, owner.until) = (false, None, until);
                     self.at(until - 1, Ev::StillHeld(client.token.clone(), self.now));
                 }

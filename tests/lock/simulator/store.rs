@@ -298,7 +298,11 @@ impl Store {
         fence: Option<u64>,
     ) -> Outcome {
         let anew = now / 1_000 + lease_ms;
-        let before = self.data.value.clone().filter(|(holder, _)| holder == token);
+        let before = self
+            .data
+            .value
+            .clone()
+            .filter(|(holder, _)| holder == token);
         let deadline = match &before {
             Some((_, before)) if anew.abs_diff(*before) < 3 => before + 3,
             _ => anew,
@@ -312,7 +316,11 @@ impl Store {
     }
 
     fn restore(&mut self, now: u64, link: LinkId, token: &Token, lease_ms: u64) -> Outcome {
-        let before = self.data.value.clone().filter(|(holder, _)| holder == token);
+        let before = self
+            .data
+            .value
+            .clone()
+            .filter(|(holder, _)| holder == token);
         let least = before.as_ref().map_or(0, |(_, deadline)| *deadline);
         let deadline = least.max(now / 1_000 + lease_ms);
         if deadline != least {

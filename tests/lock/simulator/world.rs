@@ -249,12 +249,19 @@ impl World {
     /// and what the gate does before that.
     pub(super) fn soon_not_held(&mut self, token: Token, lease_ms: u64) {
         let (now, lease) = (self.now, lease_ms * MILLI);
-        self.after(8 * self.day.way + 20 * MILLI, Ev::NotHeld(token, now, lease));
+        self.after(
+            8 * self.day.way + 20 * MILLI,
+            Ev::NotHeld(token, now, lease),
+        );
     }
 
     /// Where something went wrong meanwhile, it may last until the lease is over.
     fn is_not_held(&mut self, token: &Token, since: u64, lease: u64) {
-        let came_back = self.checks.asked_at.get(token).is_some_and(|at| *at > since);
+        let came_back = self
+            .checks
+            .asked_at
+            .get(token)
+            .is_some_and(|at| *at > since);
         if came_back || self.checks.zombies.contains(token) {
             return;
         }
