@@ -44,6 +44,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Sent {
     pub(crate) purpose: Purpose,
     pub(crate) gate: usize,
+    /// Which of the gate's lives got it.
+    pub(crate) life: u64,
     pub(crate) at: u64,
     /// In the order in which the gate got them.
     pub(crate) order: u64,

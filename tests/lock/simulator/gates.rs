@@ -37,6 +37,10 @@ impl Clock {
     }
 }
 
+/// What a gate may ask because of: the version of the store, whether the lock is held, what the gate
+/// heard, and when its way to the store was disturbed.
+pub(crate) type State = (u64, bool, u64, Option<u64>);
+
 #[derive(Default)]
 pub(crate) struct Gate {
     pub(crate) alive: bool,
@@ -59,7 +63,7 @@ pub(crate) struct Gate {
     /// Since when the lock is free while somebody waits here.
     pub(crate) idle_since: Option<u64>,
     /// What the gate asked since anything happened: since when, how often, and the state then.
-    pub(crate) quiet: (u64, u64, (u64, bool, u64)),
+    pub(crate) quiet: (u64, u64, State),
     /// Grows with everything that may make it ask.
     pub(crate) causes: u64,
 }

@@ -11,6 +11,7 @@ use lockgate::lock::{Answer, Event, LinkId, Outcome, Question, QuestionId, Write
 
 use super::{
     MILLI, SECOND,
+    checks::show,
     day::GRACE,
     world::{Ev, World},
 };
@@ -193,7 +194,11 @@ impl World {
         let late = if alive { "" } else { ", late" };
         self.tell(|| {
             let outcome = &answer.outcome;
-            format!("gate {gate} at the store{late}: {question:?} → {outcome:?}")
+            let whose = tokens(question);
+            let holder = self.store.holder(self.now).map(|(token, _)| show(token));
+            format!(
+                "gate {gate} at the store{late}: {whose} {question:?} → {outcome:?}, {holder:?}"
+            )
         });
         if !alive {
             self.totals.late += 1;
@@ -414,6 +419,18 @@ impl World {
         for gate in 0..self.gates.len() {
             self.disturb(gate);
         }
+    }
+}
+
+/// The tokens of a question as text.
+fn tokens(question: &Question) -> String {
+    match question {
+        Question::HandOver { from, to, .. } => format!("{} to {}", show(from), show(to)),
+        Question::Ask { token, .. }
+        | Question::Release { token, .. }
+        | Question::Extend { token, .. }
+        | Question::Restore { token, .. } => show(token),
+        Question::Check { .. } => String::new(),
     }
 }
 

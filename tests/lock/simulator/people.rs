@@ -52,8 +52,8 @@ pub(crate) enum Fate {
 pub(crate) struct Client {
     gate: usize,
     fate: Fate,
-    token: Token,
-    explicit: bool,
+    pub(crate) token: Token,
+    pub(crate) explicit: bool,
     session: bool,
     fence: bool,
     pub(crate) lease_ms: u64,
@@ -66,6 +66,8 @@ pub(crate) struct Client {
     came_back: bool,
     /// It was granted the lock, and gave it up.
     done: bool,
+    /// The request whose connection its lease is bound to.
+    session_of: Option<RequestId>,
 }
 
 impl World {
@@ -140,6 +142,7 @@ impl World {
             attempts: 0,
             came_back: false,
             done: false,
+            session_of: None,
         }
     }
 
@@ -240,7 +243,7 @@ impl World {
         self.checks.asked_at.insert(client.token.clone(), self.now);
         self.tell(|| {
             let (fate, session) = (client.fate, if client.session { ", session" } else { "" });
-            format!("client {who} ({fate:?}{session}) at gate {gate}: {wait:?}")
+            format!("client {who} ({fate:?}{session}) at gate {gate}: {request:?}, {wait:?}")
         });
         match client.fate {
             Fate::Vanishes => self.after(client.patience, Ev::Vanish(who, request)),
@@ -301,7 +304,7 @@ impl World {
         if client.fate == Fate::Retries {
             self.tries_again(who);
         } else {
-            self.soon_not_held(client.token, client.lease_ms);
+            self.soon_not_held(&client);
         }
     }
 
@@ -429,7 +432,7 @@ impl World {
         match client.fate {
             Fate::VanishesAtGrant => {
                 self.totals.vanished += 1;
-                self.soon_not_held(token.clone(), client.lease_ms);
+                self.soon_not_held(&client);
                 return Some(undelivered);
             }
             Fate::RetriesAtGrant if !client.came_back => {
@@ -440,10 +443,6 @@ impl World {
         }
         assert!(*until > self.time(gate), "a lease that is over was granted");
         self.totals.grants += 1;
-        if let Some(fence) = fence {
-            self.totals.fences += 1;
-            self.checks.fenced(token, *fence);
-        }
         // It counts from when the gate asked, and at the pace of the store's clock.
         let lease = client.lease_ms * MILLI;
         let asked_at = self.gates[gate]
@@ -454,6 +453,10 @@ impl World {
         owner.until = if *session { u64::MAX } else { asked_at + lease };
         owner.robbed =
             self.checks.victims.contains(token) && !self.store.is_held_by(self.now, token);
+        if let (Some(fence), false) = (fence, owner.robbed) {
+            self.totals.fences += 1;
+            self.checks.fenced(token, *fence);
+        }
         if owner.robbed {
             self.checks.granted_in_vain(owner);
         } else {
@@ -467,6 +470,7 @@ impl World {
     fn goes_on_to(&mut self, who: usize, request: RequestId, session: bool) {
         let client = self.clients[who].clone();
         if session {
+            self.clients[who].session_of = Some(request);
             self.totals.sessions += 1;
             self.renewals += 3 * client.hold / (client.lease_ms * MILLI) + 2;
         }
@@ -575,10 +579,18 @@ impl World {
             _ => client.gate,
         };
         self.clients[who].done = true;
-        let until = self
-            .checks
-            .owner(self.now, &client.token)
-            .map(|owner| owner.until);
+        // The client of a session does not know when its lease ends; the store does.
+        let holder = self
+            .store
+            .holder(self.now)
+            .filter(|(token, _)| **token == client.token);
+        let deadline = holder.map_or(0, |(_, deadline)| deadline * MILLI);
+        let owner = self.checks.owner(self.now, &client.token);
+        let until = owner.map(|owner| {
+            owner
+                .until
+                .min(if owner.session { deadline } else { u64::MAX })
+        });
         self.checks.gives_up(&client.token);
         let Some(gate) = self.living_gate(gate) else {
             return;
@@ -604,14 +616,19 @@ impl World {
         sabotages: u64,
         reply: &Reply,
     ) {
-        let (token, lease_ms) = (self.clients[who].token.clone(), self.clients[who].lease_ms);
+        let client = self.clients[who].clone();
+        if let Some(request) = self.clients[who].session_of.take() {
+            // Whatever it was told, its connection ends some time.
+            self.after(50 * MILLI, Ev::Close(who, request, true));
+        }
         if *reply == Reply::Done {
             if until.is_some() && self.clients[who].gate == sent.gate {
-                self.checks.released_by.insert(token.clone(), sent.gate);
+                self.checks
+                    .released_by
+                    .insert(client.token.clone(), sent.gate);
             }
-            return self.soon_not_held(token, lease_ms);
+            return self.soon_not_held(&client);
         }
-        // A session lives on through its gate's renewals; its end is not known to the client.
         let kept = until.is_some_and(|until| until > self.now);
         assert!(
             !kept || self.may_fail(sent, sabotages, reply),
@@ -640,6 +657,9 @@ impl World {
         let client = self.clients[who].clone();
         let sent = &self.checks.sent[&request];
         let gate = sent.gate;
+        if self.gates[gate].life != sent.life {
+            return;
+        }
         let held = self
             .store
             .holder(self.now)
@@ -667,11 +687,11 @@ impl World {
         };
         self.gaps += u64::from(self.checks.waiting() == 0);
         self.feed(gate, closed);
-        if client.fate == Fate::ClosesAndRetries {
+        if client.fate == Fate::ClosesAndRetries && !client.came_back {
             self.clients[who].done = false;
             self.tries_again(who);
         } else if by_client {
-            self.soon_not_held(client.token, client.lease_ms);
+            self.soon_not_held(&client);
         }
     }
 
@@ -704,6 +724,7 @@ impl World {
         let sent = Sent {
             purpose,
             gate,
+            life: self.gates[gate].life,
             at: self.now,
             order: self.count,
             plain,

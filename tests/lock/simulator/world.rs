@@ -247,12 +247,15 @@ impl World {
 
     /// Soon nobody holds this token any more. Long enough for what is on its way, its taking back,
     /// and what the gate does before that.
-    pub(super) fn soon_not_held(&mut self, token: Token, lease_ms: u64) {
-        let (now, lease) = (self.now, lease_ms * MILLI);
-        self.after(
-            8 * self.day.way + 20 * MILLI,
-            Ev::NotHeld(token, now, lease),
-        );
+    pub(super) fn soon_not_held(&mut self, client: &Client) {
+        let (token, lease_ms, explicit) = (client.token.clone(), client.lease_ms, client.explicit);
+        // What was granted while the way was disturbed may be another gate's grant, too, where the
+        // client named its token.
+        let asked_at = self.checks.asked_at.get(&token).copied();
+        let since = asked_at.filter(|_| explicit).unwrap_or(self.now);
+        let lease = lease_ms * MILLI;
+        let soon = 8 * self.day.way + 20 * MILLI;
+        self.after(soon, Ev::NotHeld(token, since, lease));
     }
 
     /// Where something went wrong meanwhile, it may last until the lease is over.
@@ -270,7 +273,7 @@ impl World {
         }
         let disturbed = self.disturbed_at.filter(|at| *at >= since);
         let excused_until = disturbed.map(|at| at + lease + 100 * MILLI + 8 * self.day.way);
-        let is_wrong = self.hangs_until.is_some() || self.is_down || self.store.trouble.is_some();
+        let is_wrong = (0..self.gates.len()).any(|gate| !self.is_well(gate));
         if is_wrong || excused_until.is_some_and(|until| until > self.now) {
             let later = excused_until.unwrap_or(0).max(self.now + SECOND);
             return self.at(later, Ev::NotHeld(token.clone(), since, lease));
@@ -307,7 +310,7 @@ impl World {
     pub(super) fn asks(&mut self, gate: usize, question: &Question) {
         let is_held = self.store.holder(self.now).is_some();
         let it = &mut self.gates[gate];
-        let state = (self.store.version, is_held, it.causes);
+        let state = (self.store.version, is_held, it.causes, it.disturbed_at);
         if it.quiet.2 != state {
             it.quiet = (self.now, 0, state);
         }
