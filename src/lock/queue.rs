@@ -560,6 +560,9 @@ impl Queue {
             token: place.token.clone(),
             lease_ms: place.lease_ms,
             fence: self.needs_fence(place),
+            expects: self
+                .lease_of(place.user, &place.token)
+                .and_then(|lease| lease.deadline),
         };
         self.ask(question, None, turn);
     }

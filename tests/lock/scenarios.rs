@@ -210,7 +210,7 @@ fn the_holder_that_asks_again_is_granted_again_past_all_who_wait() {
         ("1 lock a named", "ask a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
-        ("3 lock a named px 50", "ask a px 50"),
+        ("3 lock a named px 50", "ask a px 50 if 7"),
         ("again 8", "3 granted a"),
         ("4 lock a named try", "ask a"),
         ("again 9", "4 granted a"),
@@ -246,7 +246,7 @@ fn a_lease_asked_for_while_another_is_granted_is_asked_for_once_more() {
     scenario(&[
         ("1 lock a named", "ask a"),
         ("2 lock a named px 90", ""),
-        ("granted 7", "ask a px 90"),
+        ("granted 7", "ask a px 90 if 7"),
         ("again 8", "1 granted a; 2 granted a"),
     ]);
 }
@@ -355,7 +355,7 @@ fn who_comes_back_for_an_undelivered_grant_is_granted_again() {
         ("2 unlock z", "release z"),
         ("1 undelivered a", ""),
         ("3 lock a named", ""),
-        ("not held", "2 NotHeld; ask a"),
+        ("not held", "2 NotHeld; ask a if 7"),
         ("again 8", "3 granted a"),
     ]);
 }

@@ -32,6 +32,10 @@ impl Queue {
                 self.trouble = None;
             }
         }
+        // What is believed was read on another connection, and what that one told may be lost.
+        let stale = armed.is_some()
+            && armed != self.armed
+            && matches!(outcome, Outcome::Held { holder: None, .. });
         if armed.is_some() {
             self.armed = armed;
         }
@@ -50,6 +54,13 @@ impl Queue {
         }
         if let Some((released, question)) = forgotten {
             self.restore_after(released, &question, turn);
+        }
+        if stale {
+            self.belief = None;
+            self.pace.now();
+            if let Some(lease) = &mut self.lease {
+                lease.check_at = Some(turn.now);
+            }
         }
         // Somebody changed the lock since, or just before; only the store knows.
         if let Some(link) = self.armed.filter(|link| dirty.contains(link))
