@@ -225,10 +225,12 @@ impl Store {
                 token,
                 lease_ms,
                 fence,
+                expects,
                 ..
             } if holder.is_none() || is(token) => {
+                let expected = expects.is_some() && is_at(expects);
                 let fence = fence.then(|| self.next_fence(now, seen));
-                self.set(now, link, token, *lease_ms, fence)
+                self.set(now, link, token, *lease_ms, expected, fence)
             }
             Question::HandOver {
                 from,
@@ -239,13 +241,17 @@ impl Store {
                 ..
             } if is(from) && is_at(only_if) => {
                 let fence = fence.then(|| self.next_fence(now, seen));
-                self.set(now, link, to, *lease_ms, fence)
+                self.set(now, link, to, *lease_ms, false, fence)
             }
-            Question::HandOver { to, fence, .. } if is(to) => Outcome::Granted {
-                deadline: Deadline(holder.map_or(0, |(_, deadline)| deadline)),
-                fresh: false,
-                fence: fence.then(|| self.next_fence(now, seen)),
-            },
+            Question::HandOver {
+                to,
+                lease_ms,
+                fence,
+                ..
+            } if is(to) => {
+                let fence = fence.then(|| self.next_fence(now, seen));
+                self.set(now, link, to, *lease_ms, false, fence)
+            }
             Question::Release { token, only_if, .. } if is(token) && is_at(only_if) => {
                 self.change(now, None, Some(link));
                 Outcome::Free
@@ -261,14 +267,7 @@ impl Store {
                 ..
             } if is(token) => {
                 let expected = expects.is_some() && is_at(expects);
-                match self.set(now, link, token, *lease_ms, None) {
-                    Outcome::Granted { deadline, .. } => Outcome::Granted {
-                        deadline,
-                        fresh: expected,
-                        fence: None,
-                    },
-                    other => other,
-                }
+                self.set(now, link, token, *lease_ms, expected, None)
             }
             Question::Restore {
                 token,
@@ -295,6 +294,7 @@ impl Store {
         link: LinkId,
         token: &Token,
         lease_ms: u64,
+        expected: bool,
         fence: Option<u64>,
     ) -> Outcome {
         let anew = now / 1_000 + lease_ms;
@@ -310,7 +310,7 @@ impl Store {
         self.change(now, Some((token.clone(), deadline)), Some(link));
         Outcome::Granted {
             deadline: Deadline(deadline),
-            fresh: before.is_none(),
+            fresh: before.is_none() || expected,
             fence,
         }
     }
