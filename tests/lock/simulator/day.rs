@@ -19,12 +19,16 @@ pub(crate) const LONGEST_RECONNECT: u64 = 400 * MILLI;
 pub(crate) enum Disaster {
     /// The connection of this gate breaks.
     Break(usize),
+    /// The connection of this gate breaks while its next question is on its way.
+    BreakNext(usize),
     /// The connection of this gate goes silent: nothing comes through, and nobody says so.
     Mute(usize),
     /// The store does nothing for so long.
     Hang(u64),
     /// The store is gone for so long, and comes back with less.
     Restart(Loss, u64),
+    /// The same while the next question is on its way.
+    RestartNext(Loss, u64),
     /// `FLUSHALL`.
     Flush,
     /// This gate is killed.
@@ -94,7 +98,7 @@ impl Day {
                 true => random.one_of(&[100, 1_000, 4_000]) * MILLI,
             },
             longest_hold: if troubled {
-                random.one_of(&[50, 300, 1_500]) * MILLI
+                random.one_of(&[50, 300, 1_500, 4_000]) * MILLI
             } else {
                 100 * MILLI
             },
@@ -103,8 +107,12 @@ impl Day {
         if troubled {
             day.disasters = disasters(random, gates, day.span);
         }
-        let forgets =
-            |disaster: &Disaster| matches!(disaster, Disaster::Flush | Disaster::Restart(..));
+        let forgets = |disaster: &Disaster| {
+            matches!(
+                disaster,
+                Disaster::Flush | Disaster::Restart(..) | Disaster::RestartNext(..)
+            )
+        };
         if !day.disasters.iter().any(|(_, disaster)| forgets(disaster)) && random.percent(30) {
             // The clock was set back once: only the counter makes fences rise.
             day.counter = 1 << 50;
@@ -157,9 +165,10 @@ fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster
     };
     for _ in 0..breaks {
         let gate = random.below(gates);
-        let disaster = match random.percent(80) {
-            true => Disaster::Break(gate),
-            false => Disaster::Mute(gate),
+        let disaster = match random.between(1, 10) {
+            1..=3 => Disaster::Break(gate),
+            4..=8 => Disaster::BreakNext(gate),
+            _ => Disaster::Mute(gate),
         };
         add(random, disaster);
     }
@@ -175,7 +184,11 @@ fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster
             6..=8 => Loss::Latest(back),
             _ => Loss::Nothing,
         };
-        let disaster = Disaster::Restart(loss, random.between(5, 1_200) * MILLI);
+        let span = random.between(5, 1_200) * MILLI;
+        let disaster = match random.percent(60) {
+            true => Disaster::Restart(loss, span),
+            false => Disaster::RestartNext(loss, span),
+        };
         add(random, disaster);
     }
     for _ in 0..deaths {

@@ -50,9 +50,11 @@ impl World {
         self.tell(|| format!("disaster: {disaster:?}"));
         match disaster {
             Disaster::Break(gate) => self.break_link(gate),
+            Disaster::BreakNext(gate) => self.gates[gate].port.breaks_next = true,
             Disaster::Mute(gate) => self.mute(gate),
             Disaster::Hang(span) => self.hang(span),
             Disaster::Restart(loss, span) => self.crash(loss, span),
+            Disaster::RestartNext(loss, span) => self.crashes_next = Some((loss, span)),
             Disaster::Flush => self.flush(),
             Disaster::Die(gate) => self.die(gate),
             Disaster::Trouble(trouble, span) => self.trouble(trouble, span),

@@ -12,7 +12,7 @@ use lockgate::lock::{Answer, Event, LinkId, Outcome, Question, QuestionId, Write
 use super::{
     MILLI, SECOND,
     checks::show,
-    day::GRACE,
+    day::{Disaster, GRACE},
     world::{Ev, World},
 };
 
@@ -59,6 +59,8 @@ pub(crate) struct Port {
     attempt: u64,
     /// The epoch of the store as it was known last.
     epoch: Option<u64>,
+    /// It breaks while the next question is on its way.
+    pub(crate) breaks_next: bool,
     /// Until then no lock that is found free may be taken.
     pub(crate) grace_until: u64,
 }
@@ -137,6 +139,14 @@ impl World {
             return Some(answered(id, Outcome::NotYet { ms }));
         }
         port.in_flight.push(id);
+        if std::mem::take(&mut port.breaks_next) {
+            let at = self.random.between(0, 2 * self.day.way);
+            self.after(at, Ev::Disaster(Disaster::Break(gate)));
+        }
+        if let Some((loss, span)) = self.crashes_next.take() {
+            let at = self.random.between(0, 2 * self.day.way);
+            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
+        }
         let seen = self.gates[gate].largest_fence;
         let delay = self.delay();
         let sent = &mut self.link_mut(link).sent_at;

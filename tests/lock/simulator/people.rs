@@ -592,6 +592,10 @@ impl World {
                 .min(if owner.session { deadline } else { u64::MAX })
         });
         self.checks.gives_up(&client.token);
+        if let Some(request) = self.clients[who].session_of.take() {
+            // Whatever it will be told, its connection ends some time.
+            self.after(2_500 * MILLI, Ev::Close(who, request, true));
+        }
         let Some(gate) = self.living_gate(gate) else {
             return;
         };
@@ -617,10 +621,6 @@ impl World {
         reply: &Reply,
     ) {
         let client = self.clients[who].clone();
-        if let Some(request) = self.clients[who].session_of.take() {
-            // Whatever it was told, its connection ends some time.
-            self.after(50 * MILLI, Ev::Close(who, request, true));
-        }
         if *reply == Reply::Done {
             if until.is_some() && self.clients[who].gate == sent.gate {
                 self.checks
@@ -664,7 +664,9 @@ impl World {
             .store
             .holder(self.now)
             .filter(|(token, _)| **token == client.token);
-        let until = held.map(|(_, until)| until * MILLI);
+        // By the gate's own count, which began before the store's.
+        let earlier = self.day.way + client.lease_ms * MILLI / 500 + 2 * MILLI;
+        let until = held.map(|(_, until)| (until * MILLI).saturating_sub(earlier));
         let is_well = self.is_well(gate);
         self.clients[who].done = true;
         self.tell(|| format!("the connection of client {who} ends, by the client: {by_client}"));
@@ -674,7 +676,10 @@ impl World {
                 // It may go on working: the lock is left to its lease.
                 Some(until) if !by_client && is_well && !owner.robbed => {
                     (owner.session, owner.request, owner.until) = (false, None, until);
-                    self.at(until - 1, Ev::StillHeld(client.token.clone(), self.now));
+                    self.at(
+                        until.saturating_sub(1),
+                        Ev::StillHeld(client.token.clone(), self.now),
+                    );
                 }
                 _ => self.checks.gives_up(&client.token),
             }

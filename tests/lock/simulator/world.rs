@@ -117,6 +117,8 @@ pub(crate) struct World {
     /// The store executes nothing until then.
     pub(super) hangs_until: Option<u64>,
     pub(super) is_down: bool,
+    /// The store crashes while the next question is on its way.
+    pub(super) crashes_next: Option<(Loss, u64)>,
     /// The latest loss of data.
     pub(super) loss: Option<Lost>,
     pub(super) troubles: u64,
@@ -147,6 +149,7 @@ impl World {
             store: Store::new(day.tells, day.counter),
             hangs_until: None,
             is_down: false,
+            crashes_next: None,
             loss: None,
             troubles: 0,
             disturbed_at: None,
