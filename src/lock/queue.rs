@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{
-    lease::{Chain, Lease},
+    lease::{Chain, Lease, is_wanted_back},
     pace::Pace,
     places::{Due, Place, Places},
     vocabulary::{
@@ -246,7 +246,7 @@ impl Queue {
             .and_then(|asked| asked.teller)
             .map(|(_, until)| until);
         let lease = self.lease.as_ref().map(|lease| match lease.session {
-            Some(_) => lease.until,
+            Some(_) => lease.lost_at(),
             None => lease.over_at,
         });
         let late = self.late.front().map(|(time, ..)| *time);
@@ -302,6 +302,11 @@ impl Queue {
             return turn.reply(ask.request, Reply::Refused(Refusal::TooManyWaiters));
         }
         self.places.join(turn.now, ask, turn.settings);
+        if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
+            // From now on somebody waits to be told.
+            lease.bare = false;
+            self.belief = None;
+        }
     }
 
     fn stop_waiting(
@@ -360,7 +365,7 @@ impl Queue {
     }
 
     /// Nobody is there for a lease: the next one gets it, or it is taken back.
-    fn give_away(&mut self, lease: &Lease) {
+    pub(super) fn give_away(&mut self, lease: &Lease) {
         // Where the deadline may be another gate's and so may the client, the lease runs out.
         if lease.deadline.is_some() || !lease.explicit {
             self.errands.push_back(Errand::GiveAway {
@@ -563,8 +568,17 @@ impl Queue {
             expects: self
                 .lease_of(place.user, &place.token)
                 .and_then(|lease| lease.deadline),
+            bare: self.is_bare(place, turn.settings),
         };
         self.ask(question, None, turn);
+    }
+
+    /// The first to ask for a lock of which nothing is known, for a lease that is not written back.
+    fn is_bare(&self, place: &Place, settings: &Settings) -> bool {
+        let session = place.requests.iter().any(|waiting| waiting.session);
+        let known = self.armed.is_some() || self.belief.is_some() || self.lease.is_some();
+        let alone = self.places.requests() == 1;
+        alone && !known && !session && !place.wants_fence() && !is_wanted_back(false, settings)
     }
 
     /// Somebody at the place wants a fence, and none is known.
@@ -606,9 +620,10 @@ impl Queue {
                 let only_if = match (self.lease_of(*user, token), only_if) {
                     // Somebody came for it meanwhile.
                     (Some(lease), _) if lease.receivers > 0 => return None,
-                    // The deadline was moved since: by this gate, or by another, and then it is in
-                    // use there.
-                    (Some(lease), Some(_)) => Some(lease.deadline?),
+                    // The deadline was moved since: by this gate, or, where the client named the
+                    // token, by another, and then it is in use there.
+                    (Some(lease), Some(_)) if lease.explicit => Some(lease.deadline?),
+                    (Some(lease), Some(_)) => lease.deadline,
                     (_, only_if) => *only_if,
                 };
                 Some((self.release(*user, token, only_if, turn), None))

@@ -333,6 +333,9 @@ pub enum Question {
         fence: bool,
         /// The deadline that the key has if the token holds the lock by a grant of this gate.
         expects: Option<Deadline>,
+        /// Nothing is known of the lock, and nobody needs to be told of its changes while the token
+        /// holds it: it may be taken in the cheapest way, and the answer may leave `fresh` false.
+        bare: bool,
     },
     /// Does `from` hold the lock? Then `to` holds it from now on for `lease_ms`. Does `to` hold it
     /// already? Then it was done before, and the lease begins anew, its deadline moved by at least 3 ms.

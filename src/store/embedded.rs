@@ -379,6 +379,7 @@ mod tests {
             lease_ms,
             fence: false,
             expects: None,
+            bare: false,
         };
         let extend = Question::Extend {
             user,
@@ -434,6 +435,7 @@ mod tests {
                 lease_ms: 1 + number % 7,
                 fence: false,
                 expects: None,
+                bare: false,
             };
             let extend = Question::Extend {
                 user,

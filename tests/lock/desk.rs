@@ -285,9 +285,11 @@ fn told_question(question: &Question) -> String {
             lease_ms,
             fence,
             expects,
+            bare,
             ..
         } => format!(
-            "ask {}{}{}{}",
+            "{}ask {}{}{}{}",
+            if *bare { "bare " } else { "" },
             name_of(token),
             lease(lease_ms),
             fenced(*fence),

@@ -72,13 +72,26 @@ fn what_the_latest_request_says_of_the_session_counts() {
 #[test]
 fn a_session_whose_lease_another_gate_extended_is_renewed_but_not_released() {
     scenario(&[
-        ("1 lock a px 3000 session", "ask a px 3000"),
+        ("1 lock a named px 3000 session", "ask a px 3000"),
         ("granted 7", "1 granted a session"),
         ("after 1000", "extend a 3000 if 7"),
         ("again 9", ""),
         ("after 1000", "extend a 3000"),
         ("again 10", ""),
         ("1 closed a", "1 over"),
+    ]);
+}
+
+/// A token that lockgate made cannot be in use elsewhere. (Found by the simulator.)
+#[test]
+fn a_session_whose_renewal_was_not_answered_is_released_all_the_same() {
+    scenario(&[
+        ("1 lock a px 3000 session", "ask a px 3000"),
+        ("granted 7", "1 granted a session"),
+        ("after 1000", "extend a 3000 if 7"),
+        ("unknown", "extend a 3000 if 7"),
+        ("again 9", ""),
+        ("1 closed a", "1 over; release a"),
     ]);
 }
 
@@ -97,7 +110,7 @@ fn a_renewal_that_fails_is_tried_again_until_the_lease_is_over_and_then_it_is_to
             told = desk.happen("refused ERR no");
         }
     }
-    assert!((7..=10).contains(&asked), "renewed {asked} times");
+    assert!((6..=8).contains(&asked), "renewed {asked} times");
     assert_eq!(told, "1 lost; release a if 7");
 }
 
@@ -107,7 +120,8 @@ fn a_session_that_is_not_renewed_in_time_is_told_before_its_lease_can_be_over() 
         ("1 lock a px 1200 session", "ask a px 1200"),
         ("granted 7", "1 granted a session"),
         ("after 400", "extend a 1200 if 7"),
-        ("after 799", ""),
+        // A twelfth of the lease before its end.
+        ("after 699", ""),
         ("after 1", "1 lost"),
         // It was renewed after all, for nobody.
         ("granted 8", "release a if 8"),
@@ -323,8 +337,8 @@ fn what_is_written_back_is_a_setting() {
         ..SETTINGS
     };
     let plain: [(&str, &str); 3] = [
-        ("1 lock a", "ask a"),
-        ("granted 7", "1 granted a"),
+        ("1 lock a", "bare ask a"),
+        ("again 0 polled", "1 granted a"),
         ("forgot", "check"),
     ];
     scenario_with(with(WriteBack::Off), &plain);
@@ -401,4 +415,33 @@ fn what_was_read_on_a_connection_that_broke_is_read_again() {
     assert_eq!(desk.happen("unknown"), "release x");
     desk.link = 2;
     assert_eq!(desk.happen("not held"), "2 Upstream; ask b");
+}
+
+/// The first acquisition of a plain lock that is not written back costs Redis a bare `SET`. Who waits
+/// then has the lock looked at.
+#[test]
+fn what_is_not_written_back_is_taken_without_looking_until_somebody_waits() {
+    let settings = Settings {
+        write_back: WriteBack::Off,
+        ..SETTINGS
+    };
+    scenario_with(
+        settings,
+        &[
+            ("1 lock a", "bare ask a"),
+            ("again 0 polled", "1 granted a"),
+            ("2 lock b", "ask b"),
+            ("held a 29000", ""),
+            ("3 lock c", ""),
+            ("4 unlock a", "hand a to b"),
+            ("granted 8", "4 Done; 2 granted b"),
+        ],
+    );
+    for options in ["fence", "session"] {
+        let mut desk = Desk::new(settings);
+        assert!(
+            desk.happen(&format!("1 lock a {options}"))
+                .starts_with("ask a")
+        );
+    }
 }

@@ -213,6 +213,7 @@ pub(crate) fn ask(holder: &str, lease_ms: u64) -> Question {
         lease_ms,
         fence: false,
         expects: None,
+        bare: false,
     }
 }
 

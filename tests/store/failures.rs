@@ -263,6 +263,7 @@ async fn what_was_given_up_on_is_not_sent_later() {
         lease_ms: LONG,
         fence: false,
         expects: None,
+        bare: false,
     };
     assert_eq!(bed.put(&lock("a"), question).await, UNKNOWN);
     gave_up.send(()).unwrap();

@@ -14,6 +14,7 @@ async fn ask(bed: &Bed, key: &str, holder: &str) -> Outcome {
         lease_ms: LONG,
         fence: true,
         expects: None,
+        bare: false,
     };
     bed.put(&lock(key), question).await.outcome
 }

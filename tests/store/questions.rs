@@ -276,6 +276,7 @@ async fn keys_and_tokens_are_any_bytes(bed: Bed) {
         lease_ms: LONG,
         fence: false,
         expects: None,
+        bare: false,
     };
     granted(&bed.put(&name, mine).await);
     assert_eq!(held(&bed.ask(&name, "me", LONG).await).0, bytes);

@@ -34,9 +34,9 @@ impl Queue {
         }
     }
 
-    /// A session's lease that could not be renewed in time: the store may let it end from now on.
+    /// A session's lease that could not be renewed in time: the store may soon let it end.
     pub(super) fn tell_of_late_renewal(&mut self, turn: &mut Turn<'_>) {
-        let late = |lease: &&mut Lease| lease.until <= turn.now;
+        let late = |lease: &&mut Lease| lease.lost_at() <= turn.now;
         if let Some(lease) = self.lease.as_mut().filter(late)
             && let Some(request) = lease.session.take()
         {
@@ -46,14 +46,10 @@ impl Queue {
         }
     }
 
-    /// Nobody is there for the lease any more. What may be in use elsewhere is left to its lease.
+    /// Nobody is there for the lease any more.
     fn give_back(&mut self) {
-        if let Some(lease) = self.lease.as_ref().filter(|lease| lease.deadline.is_some()) {
-            self.errands.push_back(Errand::GiveAway {
-                user: lease.user,
-                token: lease.token.clone(),
-                only_if: lease.deadline,
-            });
+        if let Some(lease) = self.lease.clone() {
+            self.give_away(&lease);
         }
     }
 
@@ -270,6 +266,8 @@ impl Queue {
             session: before.and_then(|lease| lease.session),
             renew_at: renewal(asked.sent_at, lease_ms),
             changed: false,
+            bare: matches!(asked.question, Question::Ask { bare: true, .. })
+                && self.armed.is_none(),
             check_at: None,
         }
     }

@@ -297,6 +297,14 @@ pub(super) const FENCE_KEY: &[u8] = b"lockgate:fence";
 /// Released tokens that a lease may take the place of when it is written back, the latest ones.
 const MOST_OVER: usize = 1_000;
 
+/// The bare `SET` of [`ASK`]: half the work for Redis, but it tells no deadline and of no change.
+pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
+    let mut command = redis::cmd("SET");
+    command.arg(key).arg(&token.as_bytes()[..]);
+    command.arg("NX").arg("PX").arg(lease_ms);
+    command
+}
+
 /// A question on its way: the command, and how to read its answer.
 pub(super) struct Request {
     script: &'static Prepared,
