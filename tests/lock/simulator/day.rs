@@ -4,7 +4,7 @@
 use lockgate::lock::{Settings, WriteBack};
 
 use super::{
-    MILLI, SECOND,
+    MILLI,
     random::Random,
     store::{Loss, Trouble},
 };
@@ -160,7 +160,7 @@ fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster
     };
     let mut disasters = Vec::new();
     let mut add = |random: &mut Random, disaster| {
-        let at = random.between(1, span + SECOND);
+        let at = random.between(1, span + span / 5 + 100 * MILLI);
         disasters.push((at, disaster));
     };
     for _ in 0..breaks {

@@ -54,7 +54,7 @@ pub(crate) struct Gate {
     pub(crate) largest_fence: u64,
     /// The version of the store that it knows of.
     pub(crate) knows: u64,
-    /// It was told of a change that it did not look at yet: of this version.
+    /// When it was told of a change that it did not look at yet.
     pub(crate) heard: Option<u64>,
     /// The version of the latest change that somebody else made.
     pub(crate) changed: u64,

@@ -54,7 +54,8 @@ pub(crate) struct Port {
     before: Option<LinkId>,
     /// Questions that wait for the next connection.
     outbox: VecDeque<(QuestionId, Question)>,
-    in_flight: Vec<QuestionId>,
+    /// With when it was sent.
+    in_flight: Vec<(QuestionId, u64)>,
     /// The attempt to connect that counts.
     attempt: u64,
     /// The epoch of the store as it was known last.
@@ -138,7 +139,7 @@ impl World {
             self.totals.not_yet += 1;
             return Some(answered(id, Outcome::NotYet { ms }));
         }
-        port.in_flight.push(id);
+        port.in_flight.push((id, now));
         if std::mem::take(&mut port.breaks_next) {
             let at = self.random.between(0, 2 * self.day.way);
             self.after(at, Ev::Disaster(Disaster::Break(gate)));
@@ -241,10 +242,12 @@ impl World {
         }
         self.tell(|| format!("gate {gate} hears {:?}", answer.outcome));
         let it = &mut self.gates[gate];
-        it.port.in_flight.retain(|id| *id != question);
+        let asked = it.port.in_flight.iter().position(|(id, _)| *id == question);
+        let sent_at = asked.map_or(0, |at| it.port.in_flight.remove(at).1);
         if answer.armed.is_some() {
             it.knows = it.knows.max(version);
-            it.heard = it.heard.filter(|heard| *heard > version);
+            // What was told while the question was on its way may be newer than its answer.
+            it.heard = it.heard.filter(|heard| *heard >= sent_at);
         }
         if let Outcome::Granted {
             fence: Some(fence), ..
@@ -255,7 +258,7 @@ impl World {
         self.feed(gate, Event::Answered { question, answer });
     }
 
-    pub(super) fn push_arrives(&mut self, link: LinkId, version: u64, flushed: bool) {
+    pub(super) fn push_arrives(&mut self, link: LinkId, flushed: bool) {
         let Link {
             gate, alive, mute, ..
         } = *self.link_of(link);
@@ -268,9 +271,8 @@ impl World {
             return self.feed(gate, Event::Deaf { link, ask_at });
         }
         self.tell(|| format!("gate {gate} hears of a change"));
-        let it = &mut self.gates[gate];
-        if alive && version > it.knows {
-            it.heard = Some(version);
+        if alive {
+            self.gates[gate].heard = Some(self.now);
         }
         self.feed(gate, Event::Changed { link });
     }
@@ -302,7 +304,7 @@ impl World {
             self.totals.pushes_lost += 1;
         } else {
             let delay = self.delay();
-            self.after(delay, Ev::Push(link, self.store.version, flushed));
+            self.after(delay, Ev::Push(link, flushed));
         }
     }
 
@@ -310,7 +312,13 @@ impl World {
 
     pub(super) fn timeout(&mut self, link: LinkId, id: QuestionId) {
         let Link { gate, alive, .. } = *self.link_of(link);
-        if alive && self.gates[gate].port.in_flight.contains(&id) {
+        if alive
+            && self.gates[gate]
+                .port
+                .in_flight
+                .iter()
+                .any(|(it, _)| *it == id)
+        {
             self.tell(|| format!("gate {gate} gives its connection up"));
             self.break_link(gate);
         }
@@ -323,7 +331,7 @@ impl World {
         self.tell(|| format!("the connection {} of gate {gate} breaks", link.0));
         self.totals.breaks += 1;
         self.connect_later(gate);
-        for id in std::mem::take(&mut self.gates[gate].port.in_flight) {
+        for (id, _) in std::mem::take(&mut self.gates[gate].port.in_flight) {
             self.feed(gate, answered(id, Outcome::Unknown));
         }
     }

@@ -184,10 +184,14 @@ impl Store {
         }
         self.expire(now);
         let outcome = self.run(now, link, question, seen);
-        // All end with a read, but what leaves nothing to read.
+        // All end with a read, but what leaves nothing to read, and a lock taken without looking.
         let reads = !matches!(
             (question, &outcome),
             (Question::Release { .. }, Outcome::Free)
+                | (
+                    Question::Ask { bare: true, .. },
+                    Outcome::Granted { fresh: true, .. }
+                )
         );
         let armed = (reads && self.tells).then_some(link);
         self.armed.extend(armed);

@@ -67,6 +67,16 @@ impl Totals {
     }
 }
 
+/// A token that nobody counts on any more.
+#[derive(Debug, Clone)]
+pub(crate) struct Over {
+    token: Token,
+    /// What went wrong from here on may leave it to its lease.
+    since: u64,
+    over_at: u64,
+    lease: u64,
+}
+
 /// What happens.
 #[derive(Debug, Clone)]
 pub(crate) enum Ev {
@@ -81,8 +91,8 @@ pub(crate) enum Ev {
     Close(usize, RequestId, bool),
     AtStore(Message),
     Answered(LinkId, QuestionId, Answer, u64),
-    /// With the version that it tells of, and whether everything was flushed.
-    Push(LinkId, u64, bool),
+    /// With whether everything was flushed.
+    Push(LinkId, bool),
     Timeout(LinkId, QuestionId),
     Connect(usize, u64),
     /// A silent connection does not answer the gate's `PING`.
@@ -95,8 +105,8 @@ pub(crate) enum Ev {
     Back(Loss, u64),
     TroubleOver(u64),
     Return(usize),
-    /// Nobody must hold this token any more: since when, and for how long a lease might go on.
-    NotHeld(Token, u64, u64),
+    /// Nobody must hold this token any more.
+    NotHeld(Over),
     /// The gate closed this session then, and its lock is left to its lease.
     StillHeld(Token, u64),
     WrittenBack(u64),
@@ -223,7 +233,7 @@ impl World {
             Ev::Answered(link, id, answer, version) => {
                 self.answer_arrives(link, id, answer, version);
             }
-            Ev::Push(link, version, flushed) => self.push_arrives(link, version, flushed),
+            Ev::Push(link, flushed) => self.push_arrives(link, flushed),
             Ev::Timeout(link, id) => self.timeout(link, id),
             Ev::Connect(gate, attempt) => self.connect(gate, attempt),
             Ev::Silent(link) => self.is_silent(link),
@@ -239,7 +249,7 @@ impl World {
             Ev::Back(loss, crashed_at) => self.back(loss, crashed_at),
             Ev::TroubleOver(number) => self.trouble_over(number),
             Ev::Return(gate) => self.returns(gate),
-            Ev::NotHeld(token, since, lease) => self.is_not_held(&token, since, lease),
+            Ev::NotHeld(over) => self.is_not_held(over),
             Ev::StillHeld(token, since) => self.is_still_held(&token, since),
             Ev::WrittenBack(number) => self.is_written_back(number),
             Ev::GraceOver(number) => self.grace_over(number),
@@ -256,32 +266,35 @@ impl World {
         // client named its token.
         let asked_at = self.checks.asked_at.get(&token).copied();
         let since = asked_at.filter(|_| explicit).unwrap_or(self.now);
-        let lease = lease_ms * MILLI;
-        let soon = 8 * self.day.way + 20 * MILLI;
-        self.after(soon, Ev::NotHeld(token, since, lease));
+        let over = Over {
+            token,
+            since,
+            over_at: self.now,
+            lease: lease_ms * MILLI,
+        };
+        self.after(8 * self.day.way + 20 * MILLI, Ev::NotHeld(over));
     }
 
     /// Where something went wrong meanwhile, it may last until the lease is over.
-    fn is_not_held(&mut self, token: &Token, since: u64, lease: u64) {
-        let came_back = self
-            .checks
-            .asked_at
-            .get(token)
-            .is_some_and(|at| *at > since);
-        if came_back || self.checks.zombies.contains(token) {
+    fn is_not_held(&mut self, over: Over) {
+        let asked_at = self.checks.asked_at.get(&over.token);
+        let came_back = asked_at.is_some_and(|at| *at > over.since);
+        let is_held = self.store.is_held_by(self.now, &over.token);
+        if came_back || self.checks.zombies.contains(&over.token) || !is_held {
             return;
         }
-        if !self.store.is_held_by(self.now, token) {
-            return;
-        }
-        let disturbed = self.disturbed_at.filter(|at| *at >= since);
-        let excused_until = disturbed.map(|at| at + lease + 100 * MILLI + 8 * self.day.way);
+        let rest = over.lease + 100 * MILLI + 8 * self.day.way;
+        let disturbed = self.disturbed_at.filter(|at| *at >= over.since);
+        let excused_until = disturbed.map_or(0, |at| at.max(over.over_at) + rest);
         let is_wrong = (0..self.gates.len()).any(|gate| !self.is_well(gate));
-        if is_wrong || excused_until.is_some_and(|until| until > self.now) {
-            let later = excused_until.unwrap_or(0).max(self.now + SECOND);
-            return self.at(later, Ev::NotHeld(token.clone(), since, lease));
+        if is_wrong || excused_until > self.now {
+            let later = excused_until.max(self.now + SECOND);
+            return self.at(later, Ev::NotHeld(over));
         }
-        panic!("{} holds the lock for nobody", super::checks::show(token));
+        panic!(
+            "{} holds the lock for nobody",
+            super::checks::show(&over.token)
+        );
     }
 
     /// The lock does not lie free while somebody waits: at most until the gate hears of it, or,
