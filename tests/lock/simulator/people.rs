@@ -695,7 +695,7 @@ impl World {
         if client.fate == Fate::ClosesAndRetries && !client.came_back {
             self.clients[who].done = false;
             self.tries_again(who);
-        } else if by_client {
+        } else if by_client && !client.done {
             self.soon_not_held(&client);
         }
     }

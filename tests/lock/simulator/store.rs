@@ -184,14 +184,25 @@ impl Store {
         }
         self.expire(now);
         let outcome = self.run(now, link, question, seen);
-        // All end with a read, but what leaves nothing to read, and a lock taken without looking.
+        let outcome = match (question, outcome) {
+            // Taken without looking: nothing is told of it, now or later.
+            (Question::Ask { bare: true, .. }, Outcome::Granted { fresh: true, .. }) => {
+                let outcome = Outcome::Granted {
+                    deadline: Deadline(0),
+                    fresh: false,
+                    fence: None,
+                };
+                return Answer {
+                    outcome,
+                    armed: None,
+                };
+            }
+            (_, outcome) => outcome,
+        };
+        // All others end with a read, but what leaves nothing to read.
         let reads = !matches!(
             (question, &outcome),
             (Question::Release { .. }, Outcome::Free)
-                | (
-                    Question::Ask { bare: true, .. },
-                    Outcome::Granted { fresh: true, .. }
-                )
         );
         let armed = (reads && self.tells).then_some(link);
         self.armed.extend(armed);
