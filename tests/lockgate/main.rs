@@ -19,6 +19,7 @@ mod leaving;
 mod nonsense;
 mod order;
 mod program;
+mod proxy;
 mod relay;
 mod same_token;
 mod two_gates;

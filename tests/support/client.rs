@@ -131,13 +131,18 @@ pub(crate) struct Client {
 impl Client {
     #[track_caller]
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the server accepts connections");
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream.set_write_timeout(Some(SOON)).unwrap();
-        Self {
+        Self::try_connect(address).expect("the server accepts connections")
+    }
+
+    /// Connects to what may be down.
+    pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SOON))?;
+        stream.set_write_timeout(Some(SOON))?;
+        Ok(Self {
             stream: BufReader::with_capacity(4 * 1024, stream),
-        }
+        })
     }
 
     /// Sends a command without waiting for its reply.
@@ -196,6 +201,22 @@ impl Client {
     pub(crate) fn hears_something(&mut self) {
         let some = self.stream.fill_buf().expect("something comes in time");
         assert!(!some.is_empty(), "the server closed");
+    }
+
+    /// Whether something can be read before this much time has passed; reads nothing of it. An
+    /// error where the server closed.
+    pub(crate) fn hears_within(&mut self, time: Duration) -> io::Result<bool> {
+        // Zero would be forever.
+        let time = time.max(Duration::from_millis(1));
+        self.stream.get_ref().set_read_timeout(Some(time))?;
+        let heard = match self.stream.fill_buf() {
+            Ok([]) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(true),
+            Err(error) if is_timeout(&error) => Ok(false),
+            Err(error) => Err(error),
+        };
+        self.stream.get_ref().set_read_timeout(Some(SOON))?;
+        heard
     }
 
     /// No reply is there now, and none comes within this time.

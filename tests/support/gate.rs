@@ -8,7 +8,9 @@ use std::{
     thread,
 };
 
-use super::{Client, RedisServer, SOON, eventually};
+use rustix::process::Signal;
+
+use super::{Client, RedisServer, SOON, eventually, signal, stop};
 
 /// What the program logs, as text or within JSON, when it is ready for clients.
 const LISTENING: &str = "listening on ";
@@ -20,6 +22,8 @@ pub(crate) const SHORT_GRACE: [(&str, &str); 2] = [
 ];
 
 pub(crate) struct Lockgate {
+    flags: Vec<String>,
+    environment: Vec<(String, String)>,
     process: Child,
     address: SocketAddr,
     log: Arc<Mutex<String>>,
@@ -33,37 +37,27 @@ impl Lockgate {
 
     /// The same with variables of the environment.
     pub(crate) fn start_with(flags: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut process = program()
-            .args(["--listen", "127.0.0.1:0"])
-            .args(flags)
-            .envs(environment.iter().copied())
-            .spawn()
-            .expect("the program starts");
-        let log = Arc::new(Mutex::new(String::new()));
-        let (found, address) = mpsc::channel();
-        let lines = BufReader::new(process.stderr.take().expect("piped")).lines();
-        let kept = Arc::clone(&log);
-        thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                if let Some(address) = listening_on(&line) {
-                    let _ = found.send(address);
-                }
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.push_str(&line);
-                kept.push('\n');
-            }
-        });
-        match address.recv_timeout(SOON) {
-            Ok(address) => Self {
-                process,
-                address,
-                log,
-            },
-            Err(_) => {
-                let _ = process.kill();
-                let log = log.lock().unwrap_or_else(PoisonError::into_inner);
-                panic!("the program did not say \"{LISTENING}ADDRESS\", but:\n{log}")
-            }
+        Self::start_at("127.0.0.1:0", flags, environment)
+    }
+
+    /// The same on this address, to be restarted there: one of `free_address`, since another free
+    /// port may be lent to somebody meanwhile.
+    pub(crate) fn start_at(
+        address: impl ToString,
+        flags: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        let flags: Vec<_> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let environment: Vec<_> = environment.iter().map(owned).collect();
+        let log = Arc::default();
+        let (process, address) = launch(&address.to_string(), &flags, &environment, &log);
+        Self {
+            flags,
+            environment,
+            process,
+            address,
+            log,
         }
     }
 
@@ -126,8 +120,30 @@ impl Lockgate {
 
     /// Asks it to end, as an operator does.
     pub(crate) fn terminate(&self) {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        signal(&self.process, Signal::TERM);
+    }
+
+    /// Ends it without a word, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it again as it was, after its end, on the same address; returns when it listens.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        let address = self.address.to_string();
+        (self.process, _) = launch(&address, &self.flags, &self.environment, &self.log);
+    }
+
+    /// Stops it where it is: connections stay open and nothing is answered, until
+    /// [`Lockgate::go_on`].
+    pub(crate) fn stop(&self) {
+        stop(&self.process);
+    }
+
+    pub(crate) fn go_on(&self) {
+        signal(&self.process, Signal::CONT);
     }
 
     /// Waits for its end; returns the exit code.
@@ -143,8 +159,7 @@ impl Lockgate {
 
 impl Drop for Lockgate {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
         if thread::panicking() {
             // The harness shows this beside the failure.
             println!("lockgate at {} logged:\n{}", self.address, self.log());
@@ -191,6 +206,43 @@ pub(crate) fn run_to_its_end(flags: &[&str], environment: &[(&str, &str)]) -> En
                 .as_mut()
                 .map(|stream| stream as &mut dyn Read),
         ),
+    }
+}
+
+/// Starts one, and returns it when it listens, with its address; it logs to `log`.
+fn launch(
+    address: &str,
+    flags: &[String],
+    environment: &[(String, String)],
+    log: &Arc<Mutex<String>>,
+) -> (Child, SocketAddr) {
+    let mut process = program()
+        .args(["--listen", address])
+        .args(flags)
+        .envs(environment.iter().cloned())
+        .spawn()
+        .expect("the program starts");
+    let (found, address) = mpsc::channel();
+    let lines = BufReader::new(process.stderr.take().expect("piped")).lines();
+    let kept = Arc::clone(log);
+    thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if let Some(address) = listening_on(&line) {
+                let _ = found.send(address);
+            }
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.push_str(&line);
+            kept.push('\n');
+        }
+    });
+    match address.recv_timeout(SOON) {
+        Ok(address) => (process, address),
+        Err(_) => {
+            let _ = process.kill();
+            let _ = process.wait();
+            let log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            panic!("the program did not say \"{LISTENING}ADDRESS\", but:\n{log}")
+        }
     }
 }
 

@@ -1,23 +1,32 @@
 //! What the tests are made of: a real Redis, the program itself, clients that speak the protocol
-//! over plain sockets, and an observer that sees what Redis executes.
+//! over plain sockets, an observer that sees what Redis executes, and a network that breaks.
 //!
 //! Nothing here uses the code under test: the client's parser is its own, so a fault of lockgate's
 //! cannot hide behind the same fault in its tests.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test binary uses a part of it"
+)]
 
 use std::{
+    process::Child,
     sync::{Condvar, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
 mod client;
 mod gate;
 mod monitor;
+mod proxy;
 mod redis_server;
 
 pub(crate) use client::{Client, Value, frame, words};
 pub(crate) use gate::{Lockgate, run_to_its_end};
 pub(crate) use monitor::Monitor;
+pub(crate) use proxy::Proxy;
 pub(crate) use redis_server::{RedisServer, free_address};
 
 /// Longest that anything which must happen may take; generous, since only a failure takes it all.
@@ -123,6 +132,17 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within {SOON:?}: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Sends a signal to a process of the test's own.
+fn signal(process: &Child, signal: Signal) {
+    kill_process(Pid::from_child(process), signal).unwrap();
+}
+
+/// Stops a process of the test's own; returns when all of its threads have stopped.
+fn stop(process: &Child) {
+    signal(process, Signal::STOP);
+    waitpid(Some(Pid::from_child(process)), WaitOptions::UNTRACED).unwrap();
 }
 
 /// The one in the middle: a machine that stutters once does not move it, code that is late does.

@@ -1,64 +1,61 @@
-//! A Redis server of one test: on a free port, in a directory of its own, gone with its value.
+//! A Redis server of one test: on a free port, in a directory of its own, gone with its value. It can
+//! be killed, stopped, and started again where it was.
 
 use std::{
+    fs,
+    hash::{BuildHasher, RandomState},
     io::{BufRead, BufReader},
+    iter,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
 };
 
-use super::Client;
+use rustix::process::Signal;
+
+use super::{Client, eventually, signal, stop};
 
 /// How often another port is tried where somebody else took the free one first.
 const TRIES: usize = 5;
 
+/// Ports that the system gives to nobody: those from 32768 on it lends to whoever connects
+/// somewhere, and a server that is down for a moment would find its own taken, even by somebody
+/// who tried to reach it.
+const PORTS: std::ops::Range<u16> = 12_000..32_000;
+
 pub(crate) struct RedisServer {
+    /// What it was started with, beside what keeps it apart from every other.
+    arguments: Vec<String>,
     process: Child,
     address: SocketAddr,
     /// Removed when dropped, after the process has ended.
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl RedisServer {
     /// Starts one with these arguments beside those that keep it apart from every other, and
     /// returns when it says that it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        let arguments: Vec<_> = arguments.iter().map(|&a| a.to_owned()).collect();
         (0..TRIES)
-            .find_map(|_| Self::try_start(arguments))
+            .find_map(|_| {
+                let (directory, address) = (tempfile::tempdir().unwrap(), free_address());
+                let process = launch(address, directory.path(), &arguments)?;
+                Some(Self {
+                    arguments: arguments.clone(),
+                    process,
+                    address,
+                    directory,
+                })
+            })
             .expect("redis-server (or valkey-server) starts; tests/run installs it")
     }
 
-    fn try_start(arguments: &[&str]) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let address = free_address();
-        let mut process = ["redis-server", "valkey-server"]
-            .into_iter()
-            .find_map(|program| {
-                Command::new(program)
-                    .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
-                    .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-                    .arg("--dir")
-                    .arg(directory.path())
-                    .args(arguments)
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::piped())
-                    .spawn()
-                    .ok()
-            })?;
-        let mut lines = BufReader::new(process.stdout.take()?)
-            .lines()
-            .map_while(Result::ok);
-        if lines.any(|line| line.to_lowercase().contains("ready to accept connections")) {
-            // Redis would stop at a full pipe.
-            thread::spawn(move || lines.for_each(drop));
-            return Some(Self {
-                process,
-                address,
-                _directory: directory,
-            });
-        }
-        let _ = process.wait();
-        None
+    /// Starts one that writes everything to its disk before it answers, so that it remembers
+    /// everything after [`RedisServer::kill`] and [`RedisServer::restart`].
+    pub(crate) fn start_with_aof() -> Self {
+        Self::start(&["--appendonly", "yes", "--appendfsync", "always"])
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -75,10 +72,45 @@ impl RedisServer {
         Client::connect(self.address)
     }
 
-    /// Ends it without a word, as a crash would; its data is gone.
+    /// Ends it without a word, as a crash would. What is not on its disk is gone.
     pub(crate) fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+
+    /// Starts it again, after [`RedisServer::kill`], where it was and with what its disk holds;
+    /// returns when it says that it is ready.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        eventually("the server starts again", || {
+            match launch(self.address, self.directory.path(), &self.arguments) {
+                Some(process) => self.process = process,
+                None => return false,
+            }
+            true
+        });
+    }
+
+    /// Loses its disk, after [`RedisServer::kill`].
+    pub(crate) fn forget(&mut self) {
+        for entry in fs::read_dir(self.directory.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                fs::remove_dir_all(path).unwrap();
+            } else {
+                fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
+    /// Stops it where it is: connections stay open and nothing is answered, until
+    /// [`RedisServer::go_on`].
+    pub(crate) fn stop(&self) {
+        stop(&self.process);
+    }
+
+    pub(crate) fn go_on(&self) {
+        signal(&self.process, Signal::CONT);
     }
 }
 
@@ -88,8 +120,39 @@ impl Drop for RedisServer {
     }
 }
 
+/// Starts one, and returns when it says that it is ready; nothing where it ends instead.
+fn launch(address: SocketAddr, directory: &Path, arguments: &[String]) -> Option<Child> {
+    let mut process = ["redis-server", "valkey-server"]
+        .into_iter()
+        .find_map(|program| {
+            Command::new(program)
+                .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
+                .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+                .arg("--dir")
+                .arg(directory)
+                .args(arguments)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn()
+                .ok()
+        })?;
+    let mut lines = BufReader::new(process.stdout.take()?)
+        .lines()
+        .map_while(Result::ok);
+    if lines.any(|line| line.to_lowercase().contains("ready to accept connections")) {
+        // Redis would stop at a full pipe.
+        thread::spawn(move || lines.for_each(drop));
+        return Some(process);
+    }
+    let _ = process.wait();
+    None
+}
+
 /// An address that nobody listened on a moment ago.
 pub(crate) fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
+    let anything = || RandomState::new().hash_one(());
+    iter::repeat_with(|| PORTS.start + (anything() % PORTS.len() as u64) as u16)
+        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        .find(|&address| TcpListener::bind(address).is_ok())
+        .unwrap()
 }

@@ -107,6 +107,12 @@ impl Store for RedisStore {
         let _ = self.listener.set(listener);
     }
 
+    fn connect(&self) {
+        if let Ok(keeper) = self.keeper(URL_USER, 0) {
+            keeper.begin();
+        }
+    }
+
     fn ask(&self, name: &LockName, question: &Question) -> Later<Answer> {
         let keeper = match self.keeper(question.user(), name.database) {
             Ok(keeper) => keeper,
