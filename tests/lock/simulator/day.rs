@@ -98,7 +98,7 @@ impl Day {
                 true => random.one_of(&[100, 1_000, 4_000]) * MILLI,
             },
             longest_hold: if troubled {
-                random.one_of(&[50, 300, 1_500, 4_000]) * MILLI
+                random.one_of(&[50, 1_000, 4_000]) * MILLI
             } else {
                 100 * MILLI
             },
@@ -184,7 +184,8 @@ fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster
             6..=8 => Loss::Latest(back),
             _ => Loss::Nothing,
         };
-        let span = random.between(5, 1_200) * MILLI;
+        let longest = random.one_of(&[50, 300, 1_200]);
+        let span = random.between(5, longest) * MILLI;
         let disaster = match random.percent(60) {
             true => Disaster::Restart(loss, span),
             false => Disaster::RestartNext(loss, span),

@@ -100,6 +100,7 @@ impl World {
         }
         self.store.trouble = Some(trouble);
         self.troubles += 1;
+        self.trouble_at = Some(self.now);
         self.disturb_all();
         self.after(span, Ev::TroubleOver(self.troubles));
     }
@@ -257,7 +258,8 @@ impl World {
     /// The gate was there in time after the loss, and has been since.
     fn was_well_since(&self, gate: usize, lost: &Lost) -> bool {
         let by = lost.back_at + LONGEST_RECONNECT;
-        self.is_well(gate) && self.gates[gate].disturbed_at.is_none_or(|at| at <= by)
+        let refused = self.trouble_at.is_some_and(|at| at > lost.back_at);
+        self.is_well(gate) && !refused && self.gates[gate].disturbed_at.is_none_or(|at| at <= by)
     }
 
     /// The store brought a token back that this owner's gate cannot know to be over.

@@ -110,7 +110,6 @@ impl World {
             for action in todo {
                 match action {
                     Action::Ask { id, question } => {
-                        self.asks(gate, &question);
                         events.extend(self.send(gate, id, question));
                     }
                     Action::Reply { request, reply } => {

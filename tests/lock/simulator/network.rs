@@ -140,6 +140,8 @@ impl World {
             return Some(answered(id, Outcome::NotYet { ms }));
         }
         port.in_flight.push((id, now));
+        self.asks(gate, &question);
+        let port = &mut self.gates[gate].port;
         if std::mem::take(&mut port.breaks_next) {
             let at = self.random.between(0, 2 * self.day.way);
             self.after(at, Ev::Disaster(Disaster::Break(gate)));

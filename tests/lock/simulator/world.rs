@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
 };
 
-use lockgate::lock::{Answer, LinkId, Question, QuestionId, RequestId, Token};
+use lockgate::lock::{Answer, LinkId, Question, QuestionId, RequestId, Token, WriteBack};
 
 use super::{
     MILLI, SECOND,
@@ -75,6 +75,8 @@ pub(crate) struct Over {
     since: u64,
     over_at: u64,
     lease: u64,
+    /// The client named it.
+    explicit: bool,
 }
 
 /// What happens.
@@ -132,6 +134,8 @@ pub(crate) struct World {
     /// The latest loss of data.
     pub(super) loss: Option<Lost>,
     pub(super) troubles: u64,
+    /// When the store began to refuse last.
+    pub(super) trouble_at: Option<u64>,
     /// When something was wrong last.
     pub(super) disturbed_at: Option<u64>,
     pub(super) clients: Vec<Client>,
@@ -162,6 +166,7 @@ impl World {
             crashes_next: None,
             loss: None,
             troubles: 0,
+            trouble_at: None,
             disturbed_at: None,
             clients: Vec::new(),
             checks: Checks::default(),
@@ -271,6 +276,7 @@ impl World {
             since,
             over_at: self.now,
             lease: lease_ms * MILLI,
+            explicit,
         };
         self.after(8 * self.day.way + 20 * MILLI, Ev::NotHeld(over));
     }
@@ -278,7 +284,9 @@ impl World {
     /// Where something went wrong meanwhile, it may last until the lease is over.
     fn is_not_held(&mut self, over: Over) {
         let asked_at = self.checks.asked_at.get(&over.token);
-        let came_back = asked_at.is_some_and(|at| *at > over.since);
+        // A lock that was taken without looking is given back only where nobody else can know it.
+        let bare = over.explicit && self.day.settings.write_back != WriteBack::All;
+        let came_back = bare || asked_at.is_some_and(|at| *at > over.since);
         let is_held = self.store.is_held_by(self.now, &over.token);
         if came_back || self.checks.zombies.contains(&over.token) || !is_held {
             return;
@@ -330,7 +338,7 @@ impl World {
         if it.quiet.2 != state {
             it.quiet = (self.now, 0, state);
         }
-        if matches!(question, Question::Extend { .. }) {
+        if !matches!(question, Question::Ask { .. } | Question::Check { .. }) {
             return;
         }
         it.quiet.1 += 1;
