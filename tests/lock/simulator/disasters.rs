@@ -16,7 +16,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Lost {
     number: u64,
-    crashed_at: u64,
+    pub(crate) crashed_at: u64,
     pub(crate) back_at: u64,
     /// A gate was not told of a change before the loss: it may write back what is over.
     doubt: bool,
@@ -152,6 +152,7 @@ impl World {
             clock,
             port: port.of_a_dead_gate(),
             disturbed_at: Some(self.now),
+            died_at: Some(self.now),
             ..Gate::default()
         };
         let is_here = |owner: &Owner| owner.gate == Some(gate);

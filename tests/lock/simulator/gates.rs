@@ -46,6 +46,7 @@ pub(crate) struct Gate {
     pub(crate) alive: bool,
     /// Grows with every death.
     pub(crate) life: u64,
+    pub(crate) died_at: Option<u64>,
     pub(crate) clock: Clock,
     pub(crate) queue: Option<Queue>,
     pub(crate) wake_at: Option<u64>,
