@@ -21,7 +21,7 @@ pub(crate) struct Lost {
     /// A gate was not told of a change before the loss: it may write back what is over.
     doubt: bool,
     /// Gates that knew of a change and had not looked yet what it was: they write nothing back.
-    unsure: Vec<bool>,
+    pub(crate) unsure: Vec<bool>,
     /// The token that the store brought back.
     holder: Option<Token>,
     /// A client that knows no gate took the free lock.
@@ -230,8 +230,8 @@ impl World {
                 WriteBack::Session => owner.session,
                 WriteBack::Off => false,
             };
-            let kept = holder.as_ref() == Some(&owner.token);
-            !kept && (owner.gate.is_none() || owner.orphan || !written_back)
+            // Even where its token came back, its deadline may be an earlier one.
+            loss != Loss::Nothing && (owner.gate.is_none() || owner.orphan || !written_back)
         });
         let lost = self.loss.as_mut().expect("it crashed");
         lost.back_at = now;

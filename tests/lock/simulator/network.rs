@@ -275,6 +275,8 @@ impl World {
         self.tell(|| format!("gate {gate} hears of a change"));
         if alive {
             self.gates[gate].heard = Some(self.now);
+        } else if let Some(lost) = &mut self.loss {
+            lost.unsure[gate] = true;
         }
         self.feed(gate, Event::Changed { link });
     }

@@ -665,6 +665,7 @@ impl World {
         let earlier = self.day.way + client.lease_ms * MILLI / 500 + 2 * MILLI;
         let until = held.map(|(_, until)| (until * MILLI).saturating_sub(earlier));
         let is_well = self.is_well(gate);
+        let owned = self.checks.owner(self.now, &client.token).is_some();
         self.clients[who].done = true;
         self.tell(|| format!("the connection of client {who} ends, by the client: {by_client}"));
         let mut owners = self.checks.owners.iter_mut();
@@ -692,7 +693,7 @@ impl World {
         if client.fate == Fate::ClosesAndRetries && !client.came_back {
             self.clients[who].done = false;
             self.tries_again(who);
-        } else if by_client && !client.done {
+        } else if by_client && owned {
             self.soon_not_held(&client);
         }
     }
