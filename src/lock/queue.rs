@@ -56,8 +56,8 @@ pub struct Queue {
     armed: Option<LinkId>,
     /// The error that the store gave last instead of an answer.
     trouble: Option<Bytes>,
-    /// The store lost data, and the lease is to be written back, if need be over these tokens.
-    restore: Option<Vec<Token>>,
+    /// The store lost data, and the lease is to be written back.
+    restore: Option<Restore>,
     /// Tokens that may come to hold the lock late, by a question that was given up on, and when to
     /// release them once more.
     late: VecDeque<(Time, UserId, Token)>,
@@ -109,6 +109,15 @@ struct Owner {
     token: Token,
     /// When it is told that the store does not answer.
     give_up_at: Time,
+}
+
+/// A lease to be written back.
+#[derive(Debug)]
+struct Restore {
+    /// Not before.
+    at: Time,
+    /// Tokens whose place it may take.
+    over: Vec<Token>,
 }
 
 /// The question on its way.
@@ -447,7 +456,9 @@ impl Queue {
             .asked
             .take_if(|a| a.retry_at.is_some_and(|at| at <= turn.now))
         {
+            let dirty = asked.dirty.clone();
             self.ask_again_unless_gone(asked, turn);
+            self.heed(&dirty, turn);
         }
     }
 
@@ -457,9 +468,14 @@ impl Queue {
             Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {}
             // A lease that is to be written back first, a renewal, what is asked for the sake of a
             // lease: whether they are due still is seen when the next question is chosen.
-            Question::Extend { .. } if self.restore.is_some() => self.extend_later(asked),
+            Question::Extend { .. } if self.is_to_restore(turn.now) => self.extend_later(asked),
             Question::Extend { .. } if asked.teller.is_none() => {}
-            Question::Restore { over, .. } => self.restore = Some(std::mem::take(over)),
+            Question::Restore { over, .. } => {
+                self.restore = Some(Restore {
+                    at: turn.now,
+                    over: std::mem::take(over),
+                });
+            }
             Question::Check { .. } => {
                 if let Some(lease) = &mut self.lease {
                     lease.check_at = Some(turn.now);
@@ -578,7 +594,10 @@ impl Queue {
         let session = place.requests.iter().any(|waiting| waiting.session);
         let known = self.armed.is_some() || self.belief.is_some() || self.lease.is_some();
         let alone = self.places.requests() == 1;
-        alone && !known && !session && !place.wants_fence() && !is_wanted_back(false, settings)
+        // Without its deadline a grant that reached nobody could not be told from one that the
+        // client got elsewhere by the same token.
+        let plain = !place.explicit && !session && !place.wants_fence();
+        alone && plain && !known && !is_wanted_back(false, settings)
     }
 
     /// Somebody at the place wants a fence, and none is known.

@@ -320,6 +320,37 @@ fn a_writing_back_that_was_not_answered_is_sent_again() {
     ]);
 }
 
+/// The user may not write just now, or memory is short. (Found by the simulator.)
+#[test]
+fn a_writing_back_that_was_refused_is_tried_again_until_the_lease_is_over() {
+    scenario(&[
+        ("1 lock a px 250 session", "ask a px 250"),
+        ("granted 7", "1 granted a session"),
+        ("forgot", "restore a 250"),
+        ("refused OOM", ""),
+        ("2 relock a 400", "extend a 400 if 7"),
+        ("free", "2 NotHeld"),
+        ("after 99", ""),
+        ("after 1", "restore a 150"),
+        ("refused OOM", ""),
+        ("after 100", "restore a 50"),
+        ("refused OOM", ""),
+        ("after 50", "1 lost; release a if 7"),
+    ]);
+}
+
+/// Found by the simulator: what was told of a change must not be dropped with a question.
+#[test]
+fn a_change_that_was_told_while_a_question_was_on_its_way_that_is_not_asked_again_is_heeded() {
+    let mut desk = Desk::new(SETTINGS);
+    assert_eq!(desk.happen("1 lock b"), "ask b");
+    desk.happen("held a 50000");
+    assert_eq!(desk.happen("2 unlock x"), "release x");
+    assert_eq!(desk.happen("after 2000"), "2 Upstream");
+    desk.happen("deaf");
+    assert_eq!(desk.happen("unknown"), "ask b");
+}
+
 #[test]
 fn a_lease_that_is_over_is_not_written_back() {
     scenario(&[
@@ -437,7 +468,7 @@ fn what_is_not_written_back_is_taken_without_looking_until_somebody_waits() {
             ("granted 8", "4 Done; 2 granted b"),
         ],
     );
-    for options in ["fence", "session"] {
+    for options in ["fence", "session", "named"] {
         let mut desk = Desk::new(settings);
         assert!(
             desk.happen(&format!("1 lock a {options}"))

@@ -7,7 +7,7 @@ use super::{Asked, Belief, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
 use crate::lock::{
     lease::Lease,
     vocabulary::{
-        Action, Answer, Deadline, Outcome, Question, Refusal, Reply, Time, Token, UserId,
+        Action, Answer, Deadline, LinkId, Outcome, Question, Refusal, Reply, Time, Token, UserId,
     },
 };
 
@@ -18,8 +18,16 @@ impl Queue {
     pub(super) fn answered(&mut self, mut asked: Asked, answer: Answer, turn: &mut Turn<'_>) {
         let Answer { outcome, armed } = answer;
         match outcome {
-            Outcome::Unknown => return self.ask_again(asked, turn),
-            Outcome::NotYet { ms } => return self.ask_after_grace(asked, ms, turn),
+            Outcome::Unknown => {
+                let dirty = asked.dirty.clone();
+                self.ask_again(asked, turn);
+                return self.heed(&dirty, turn);
+            }
+            Outcome::NotYet { ms } => {
+                let dirty = asked.dirty.clone();
+                self.ask_after_grace(asked, ms, turn);
+                return self.heed(&dirty, turn);
+            }
             Outcome::NotNow(error) => return self.ask_later(asked, error, turn),
             Outcome::Free if matches!(asked.question, Question::Ask { .. }) => {
                 // No answer to this question: a store that does not know what it does.
@@ -62,8 +70,14 @@ impl Queue {
                 lease.check_at = Some(turn.now);
             }
         }
-        // Somebody changed the lock since, or just before; only the store knows.
+        self.heed(&dirty, turn);
+    }
+
+    /// Connections told of a change while a question was on its way, which was answered or dropped:
+    /// somebody changed the lock since, or just before; only the store knows.
+    pub(super) fn heed(&mut self, dirty: &[LinkId], turn: &Turn<'_>) {
         if let Some(link) = self.armed.filter(|link| dirty.contains(link))
+            && self.asked.is_none()
             && self.belief.is_some()
         {
             self.changed(link, None, turn);
@@ -273,7 +287,7 @@ impl Queue {
                 deadline, fresh, ..
             } => self.extended(&asked, deadline, fresh, turn),
             // It is to be written back first, and then held again.
-            Outcome::Held { .. } | Outcome::Free if self.restore.is_some() => {
+            Outcome::Held { .. } | Outcome::Free if self.is_to_restore(turn.now) => {
                 self.extend_later(asked);
             }
             Outcome::Held { holder, ttl_ms } => {
@@ -446,8 +460,9 @@ impl Queue {
 
     /// The lock is not held by the lease in the books; unless it is to be written back.
     fn lose_lease(&mut self, turn: &mut Turn<'_>) {
-        if self.restore.is_none() {
-            self.put_lease(None, true, turn);
+        match &mut self.lease {
+            Some(lease) if self.restore.is_some() => lease.check_at = None,
+            _ => self.put_lease(None, true, turn),
         }
     }
 
