@@ -224,6 +224,22 @@ impl World {
                 .filter(|it| self.checks.owner(now, it).is_none()),
         );
         let settings = self.day.settings;
+        let lost = self.loss.as_mut().expect("it crashed");
+        lost.back_at = now;
+        lost.holder = holder;
+        let number = lost.number;
+        let released_by = lost
+            .holder
+            .as_ref()
+            .and_then(|it| self.checks.released_by.get(it))
+            .copied();
+        let meets_another: Vec<Token> = self
+            .checks
+            .owners
+            .iter()
+            .filter(|owner| Self::meets_another(lost, owner, released_by))
+            .map(|owner| owner.token.clone())
+            .collect();
         self.excuse(|owner| {
             let written_back = match settings.write_back {
                 WriteBack::All => true,
@@ -231,12 +247,9 @@ impl World {
                 WriteBack::Off => false,
             };
             // Even where its token came back, its deadline may be an earlier one.
-            loss != Loss::Nothing && (owner.gate.is_none() || owner.orphan || !written_back)
+            let safe = written_back && !owner.orphan && owner.gate.is_some();
+            loss != Loss::Nothing && (!safe || meets_another.contains(&owner.token))
         });
-        let lost = self.loss.as_mut().expect("it crashed");
-        lost.back_at = now;
-        lost.holder = holder;
-        let number = lost.number;
         self.after(
             LONGEST_RECONNECT + 6 * way + 60 * MILLI,
             Ev::WrittenBack(number),
@@ -284,12 +297,7 @@ impl World {
             .filter(|owner| owner.since < lost.back_at)
             .filter(|owner| !self.store.is_held_by(self.now, &owner.token))
             .filter(|owner| {
-                let released_by = lost
-                    .holder
-                    .as_ref()
-                    .and_then(|it| self.checks.released_by.get(it));
                 lost.doubt
-                    || Self::meets_another(&lost, owner, released_by.copied())
                     || owner
                         .gate
                         .is_none_or(|gate| lost.unsure[gate] || !self.was_well_since(gate, &lost))
