@@ -233,11 +233,11 @@ impl World {
             .as_ref()
             .and_then(|it| self.checks.released_by.get(it))
             .copied();
-        let meets_another: Vec<Token> = self
+        let may_lose: Vec<Token> = self
             .checks
             .owners
             .iter()
-            .filter(|owner| Self::meets_another(lost, owner, released_by))
+            .filter(|owner| lost.doubt || Self::meets_another(lost, owner, released_by))
             .map(|owner| owner.token.clone())
             .collect();
         self.excuse(|owner| {
@@ -248,7 +248,7 @@ impl World {
             };
             // Even where its token came back, its deadline may be an earlier one.
             let safe = written_back && !owner.orphan && owner.gate.is_some();
-            loss != Loss::Nothing && (!safe || meets_another.contains(&owner.token))
+            loss != Loss::Nothing && (!safe || may_lose.contains(&owner.token))
         });
         self.after(
             LONGEST_RECONNECT + 6 * way + 60 * MILLI,
@@ -297,10 +297,9 @@ impl World {
             .filter(|owner| owner.since < lost.back_at)
             .filter(|owner| !self.store.is_held_by(self.now, &owner.token))
             .filter(|owner| {
-                lost.doubt
-                    || owner
-                        .gate
-                        .is_none_or(|gate| lost.unsure[gate] || !self.was_well_since(gate, &lost))
+                owner
+                    .gate
+                    .is_none_or(|gate| lost.unsure[gate] || !self.was_well_since(gate, &lost))
             })
             .map(|owner| owner.token.clone())
             .collect();

@@ -246,7 +246,9 @@ impl World {
         let it = &mut self.gates[gate];
         let asked = it.port.in_flight.iter().position(|(id, _)| *id == question);
         let sent_at = asked.map_or(0, |at| it.port.in_flight.remove(at).1);
-        if answer.armed.is_some() {
+        // Not to hold the lock does not tell who does.
+        let tells = !matches!(answer.outcome, Outcome::Held { holder: None, .. });
+        if answer.armed.is_some() && tells {
             it.knows = it.knows.max(version);
             // What was told while the question was on its way may be newer than its answer.
             it.heard = it.heard.filter(|heard| *heard >= sent_at);
