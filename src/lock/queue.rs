@@ -138,6 +138,8 @@ struct Asked {
     retry_at: Option<Time>,
     /// Who may come to hold the lock by it named the token itself.
     explicit: bool,
+    /// It gives a lease away on the gate's own account.
+    own: bool,
     /// The store lost data meanwhile; with the tokens of [`Event::Forgot`].
     forgotten: Option<Vec<Token>>,
 }
@@ -373,14 +375,16 @@ impl Queue {
         self.give_away(&lease);
     }
 
-    /// Nobody is there for a lease: the next one gets it, or it is taken back.
+    /// Nobody is there for a lease: the next one gets it, or it is taken back. A token that a client
+    /// named may be in use at another gate, which then moved the deadline; one that lockgate made
+    /// cannot be.
     pub(super) fn give_away(&mut self, lease: &Lease) {
         // Where the deadline may be another gate's and so may the client, the lease runs out.
         if lease.deadline.is_some() || !lease.explicit {
             self.errands.push_back(Errand::GiveAway {
                 user: lease.user,
                 token: lease.token.clone(),
-                only_if: lease.deadline,
+                only_if: lease.deadline.filter(|_| lease.explicit),
             });
         }
     }
@@ -639,10 +643,9 @@ impl Queue {
                 let only_if = match (self.lease_of(*user, token), only_if) {
                     // Somebody came for it meanwhile.
                     (Some(lease), _) if lease.receivers > 0 => return None,
-                    // The deadline was moved since: by this gate, or, where the client named the
-                    // token, by another, and then it is in use there.
-                    (Some(lease), Some(_)) if lease.explicit => Some(lease.deadline?),
-                    (Some(lease), Some(_)) => lease.deadline,
+                    // The deadline was moved since: by this gate, or by another, and then it is in
+                    // use there.
+                    (Some(lease), Some(_)) => Some(lease.deadline?),
                     (_, only_if) => *only_if,
                 };
                 Some((self.release(*user, token, only_if, turn), None))
@@ -699,9 +702,14 @@ impl Queue {
                 .is_some_and(|place| place.explicit),
             _ => false,
         };
+        let releases = matches!(
+            question,
+            Question::Release { .. } | Question::HandOver { .. }
+        );
         let asked = Asked {
             id: QuestionId(0),
             question,
+            own: releases && teller.is_none(),
             teller,
             sent_at: turn.now,
             again: false,

@@ -108,7 +108,7 @@ impl Queue {
                 user,
                 token,
                 only_if,
-            } if asked.teller.is_none() => {
+            } if asked.teller.is_none() && !asked.own => {
                 // Answered already: from here on it is the gate's own account.
                 let deadline = self.lease.as_ref().filter(|l| l.is_of(*user, token));
                 *only_if = only_if.or(deadline.and_then(|lease| lease.deadline));
