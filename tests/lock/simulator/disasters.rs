@@ -108,6 +108,7 @@ impl World {
     pub(super) fn trouble_over(&mut self, number: u64) {
         if self.troubles == number && self.store.trouble.take().is_some() {
             self.tell(|| "the trouble is over".to_owned());
+            self.trouble_at = Some(self.now);
             self.disturb_all();
         }
     }

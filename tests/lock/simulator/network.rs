@@ -251,7 +251,7 @@ impl World {
         if answer.armed.is_some() && tells {
             it.knows = it.knows.max(version);
             // What was told while the question was on its way may be newer than its answer.
-            it.heard = it.heard.filter(|heard| *heard >= sent_at);
+            it.heard = it.heard.filter(|heard| *heard > sent_at);
         }
         if let Outcome::Granted {
             fence: Some(fence), ..

@@ -134,7 +134,7 @@ pub(crate) struct World {
     /// The latest loss of data.
     pub(super) loss: Option<Lost>,
     pub(super) troubles: u64,
-    /// When the store began to refuse last.
+    /// When the store began to refuse last, or ceased to.
     pub(super) trouble_at: Option<u64>,
     /// When something was wrong last.
     pub(super) disturbed_at: Option<u64>,
