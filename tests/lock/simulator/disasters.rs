@@ -16,7 +16,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Lost {
     number: u64,
-    pub(crate) crashed_at: u64,
+    crashed_at: u64,
     pub(crate) back_at: u64,
     /// A gate was not told of a change before the loss: it may write back what is over.
     doubt: bool,

@@ -11,6 +11,9 @@ use super::{
 
 const USER: UserId = UserId(0);
 
+/// So long after it unlocked a client closes the connection of its session, in microseconds.
+pub(crate) const SESSION_ENDS_WITHIN: u64 = 2_500 * MILLI;
+
 /// What a client is going to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -315,7 +318,8 @@ impl World {
         if self.random.percent(60) {
             self.clients[who].gate = self.random.below(self.gates.len());
         }
-        let pause = self.random.between(0, 40) * MILLI;
+        // In less than that two gates could set the very same deadline for one token.
+        let pause = self.random.between(2, 40) * MILLI;
         self.after(pause, Ev::ComeBack(who));
     }
 
@@ -591,7 +595,7 @@ impl World {
         self.checks.gives_up(&client.token);
         if let Some(request) = self.clients[who].session_of.take() {
             // Whatever it will be told, its connection ends some time.
-            self.after(2_500 * MILLI, Ev::Close(who, request, true));
+            self.after(SESSION_ENDS_WITHIN, Ev::Close(who, request, true));
         }
         let Some(gate) = self.living_gate(gate) else {
             return;

@@ -10,11 +10,11 @@ use lockgate::lock::{Answer, LinkId, Question, QuestionId, RequestId, Token, Wri
 use super::{
     MILLI, SECOND,
     checks::Checks,
-    day::{Day, Disaster},
+    day::{Day, Disaster, GRACE},
     disasters::Lost,
     gates::Gate,
     network::{Link, Message},
-    people::Client,
+    people::{Client, SESSION_ENDS_WITHIN},
     random::Random,
     store::{Loss, Store},
 };
@@ -293,7 +293,8 @@ impl World {
         }
         let disturbed = self.disturbed_at.filter(|at| *at >= over.since);
         let rest = match self.is_left_to_its_lease(&over) {
-            true => over.lease + 100 * MILLI + 8 * self.day.way,
+            // A session goes on until its connection ends.
+            true => over.lease + SESSION_ENDS_WITHIN + 100 * MILLI + 8 * self.day.way,
             false => 250 * MILLI + 12 * self.day.way,
         };
         let excused_until = disturbed.map_or(0, |at| at.max(over.over_at) + rest);
@@ -312,11 +313,11 @@ impl World {
     /// forgot, or executed something late, leave locks behind.
     fn is_left_to_its_lease(&self, over: &Over) -> bool {
         let since = |at: Option<u64>| at.is_some_and(|at| at >= over.since);
-        let crashed_at = self.loss.as_ref().map(|lost| lost.crashed_at);
+        let written_back = self.loss.as_ref().map(|lost| lost.back_at + GRACE);
         over.explicit
             || !self.day.kills
             || since(self.trouble_at)
-            || since(crashed_at)
+            || since(written_back)
             || self.gates.iter().any(|gate| since(gate.died_at))
     }
 
