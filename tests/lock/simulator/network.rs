@@ -275,9 +275,8 @@ impl World {
             return self.feed(gate, Event::Deaf { link, ask_at });
         }
         self.tell(|| format!("gate {gate} hears of a change"));
-        if alive {
-            self.gates[gate].heard = Some(self.now);
-        } else if let Some(lost) = &mut self.loss {
+        self.gates[gate].heard = Some(self.now);
+        if let Some(lost) = self.loss.as_mut().filter(|_| !alive) {
             lost.unsure[gate] = true;
         }
         self.feed(gate, Event::Changed { link });

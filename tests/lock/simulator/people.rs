@@ -307,7 +307,7 @@ impl World {
         if client.fate == Fate::Retries {
             self.tries_again(who);
         } else {
-            self.soon_not_held(&client);
+            self.soon_not_held(&client, self.now);
         }
     }
 
@@ -436,7 +436,7 @@ impl World {
         match client.fate {
             Fate::VanishesAtGrant => {
                 self.totals.vanished += 1;
-                self.soon_not_held(&client);
+                self.soon_not_held(&client, self.now);
                 return Some(undelivered);
             }
             Fate::RetriesAtGrant if !client.came_back => {
@@ -628,7 +628,7 @@ impl World {
                     .released_by
                     .insert(client.token.clone(), sent.gate);
             }
-            return self.soon_not_held(&client);
+            return self.soon_not_held(&client, sent.at);
         }
         let kept = until.is_some_and(|until| until > self.now);
         assert!(
@@ -698,7 +698,7 @@ impl World {
             self.clients[who].done = false;
             self.tries_again(who);
         } else if by_client && owned {
-            self.soon_not_held(&client);
+            self.soon_not_held(&client, self.now);
         }
     }
 

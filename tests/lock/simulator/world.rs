@@ -265,12 +265,12 @@ impl World {
 
     /// Soon nobody holds this token any more. Long enough for what is on its way, its taking back,
     /// and what the gate does before that.
-    pub(super) fn soon_not_held(&mut self, client: &Client) {
+    pub(super) fn soon_not_held(&mut self, client: &Client, since: u64) {
         let (token, lease_ms, explicit) = (client.token.clone(), client.lease_ms, client.explicit);
         // What was granted while the way was disturbed may be another gate's grant, too, where the
         // client named its token.
         let asked_at = self.checks.asked_at.get(&token).copied();
-        let since = asked_at.filter(|_| explicit).unwrap_or(self.now);
+        let since = asked_at.filter(|_| explicit).unwrap_or(since);
         let over = Over {
             token,
             since,
