@@ -186,7 +186,7 @@ impl World {
         self.loss = Some(Lost {
             number: self.totals.losses,
             crashed_at: self.now,
-            back_at: u64::MAX - GRACE,
+            back_at: u64::MAX / 2,
             doubt,
             unsure,
             holder: None,

@@ -111,3 +111,29 @@ fn many_bad_days() {
     assert!(total.losses > seeds / 10 && total.deaths > seeds / 10 && total.late > seeds / 100);
     assert!(total.written_back > seeds / 50 && total.told_lost > seeds / 20);
 }
+
+/// Days within which a checker must see that something was left out.
+#[cfg(feature = "planted-faults")]
+const SEEDS_FOR_A_FAULT: u64 = 5_000;
+
+#[cfg(feature = "planted-faults")]
+#[test]
+fn every_planted_fault_is_caught() {
+    use lockgate::lock::fault::{Fault, plant};
+
+    let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS_FOR_A_FAULT);
+    let mut missed = Vec::new();
+    for fault in Fault::ALL {
+        plant(Some(*fault));
+        let caught = (0..seeds).find_map(|seed| Some((seed, day(seed).err()?)));
+        plant(None);
+        match caught {
+            Some((seed, text)) => {
+                let text: String = text.lines().flat_map(str::chars).take(100).collect();
+                println!("{fault:?} is caught by seed {seed}: {text}");
+            }
+            None => missed.push(fault),
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}

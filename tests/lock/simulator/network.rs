@@ -7,7 +7,10 @@
 
 use std::collections::VecDeque;
 
-use lockgate::lock::{Answer, Event, LinkId, Outcome, Question, QuestionId, WriteBack};
+use lockgate::lock::{
+    Answer, Event, LinkId, Outcome, Question, QuestionId, WriteBack,
+    fault::{Fault, planted},
+};
 
 use super::{
     MILLI, SECOND,
@@ -133,7 +136,8 @@ impl World {
             port.outbox.push_back((id, question));
             return None;
         };
-        if matches!(question, Question::Ask { .. }) && now < port.grace_until {
+        let waits = now < port.grace_until && !planted(Fault::GraceNotKept);
+        if matches!(question, Question::Ask { .. }) && waits {
             let ms = (port.grace_until - now).div_ceil(MILLI);
             self.tell(|| format!("gate {gate} is told: not yet, {ms} ms"));
             self.totals.not_yet += 1;

@@ -3,9 +3,9 @@
 use lockgate::lock::{Event, LockRequest, Refusal, Reply, RequestId, Token, UserId, Wait};
 
 use super::{
-    MILLI, SECOND,
+    MILLI,
     checks::{Owner, Purpose, Sent},
-    day::GRACE,
+    day::{GRACE, LONGEST_RECONNECT},
     world::{Ev, World},
 };
 
@@ -515,11 +515,12 @@ impl World {
         );
         let owner = owners.remove(at);
         self.totals.told_lost += 1;
-        // A renewal that failed, or a lock that was lost with the store's data.
-        let lately = |at: u64| at + owner.lease + SECOND > self.now;
+        let lately = |at: u64| at + 400 * MILLI + 10 * self.day.way > self.now;
         let disturbed = self.gates[gate].disturbed_at.is_some_and(lately);
+        let forgotten = self.loss.as_ref().map(|lost| lost.back_at);
+        let forgotten = forgotten.is_some_and(|at| lately(at + LONGEST_RECONNECT + GRACE));
         assert!(
-            owner.robbed || disturbed,
+            owner.robbed || disturbed || forgotten || !self.is_well(gate),
             "{request:?} was told that it lost the lock, by nobody's doing"
         );
     }
