@@ -63,8 +63,6 @@ pub enum Fault {
     NewcomerFirst,
     /// A lock that is told to be changed is not asked about before its lease would be over.
     PushIgnored,
-    /// A new `LOCK` does not end the taking back of a grant that reached nobody before.
-    GiveAwayNotCancelled,
     /// A lease is written back although its release is under way.
     WrittenBackThoughReleased,
 }
@@ -98,7 +96,6 @@ impl Fault {
         Self::JoinedNotAnswered,
         Self::NewcomerFirst,
         Self::PushIgnored,
-        Self::GiveAwayNotCancelled,
         Self::WrittenBackThoughReleased,
     ];
 }

@@ -305,9 +305,8 @@ impl Queue {
 
     fn lock(&mut self, ask: &LockRequest, turn: &mut Turn<'_>) {
         // Whoever asks with this token is there for it again.
-        self.errands.retain(|errand| {
-            planted(Fault::GiveAwayNotCancelled) || !errand.gives_away(ask.user, &ask.token)
-        });
+        self.errands
+            .retain(|errand| !errand.gives_away(ask.user, &ask.token));
         self.late
             .retain(|(_, user, token)| *user != ask.user || *token != ask.token);
         if self.places.requests() >= turn.settings.max_waiters {
@@ -376,7 +375,9 @@ impl Queue {
             };
             self.places.keep(no, place, turn.keep_until());
         }
-        self.give_away(&lease);
+        if !planted(Fault::UndeliveredKept) {
+            self.give_away(&lease);
+        }
     }
 
     /// Nobody is there for a lease: the next one gets it, or it is taken back. A token that a client

@@ -502,7 +502,8 @@ impl Queue {
 
     /// Whoever had this lease wanted it to end.
     fn end_lease_of(&mut self, user: UserId, token: &Token, turn: &mut Turn<'_>) {
-        if self.lease_of(user, token).is_some() {
+        let kept = self.restore.is_some() && planted(Fault::WrittenBackThoughReleased);
+        if self.lease_of(user, token).is_some() && !kept {
             self.put_lease(None, false, turn);
         }
     }

@@ -27,8 +27,8 @@ pub(crate) enum Disaster {
     Hang(u64),
     /// The store is gone for so long, and comes back with less.
     Restart(Loss, u64),
-    /// The same while the next question is on its way.
-    RestartNext(Loss, u64),
+    /// The same while the next question is on its way, or the next that looks at a lock again.
+    RestartNext(Loss, u64, bool),
     /// `FLUSHALL`.
     Flush,
     /// This gate is killed.
@@ -144,12 +144,12 @@ fn settings(random: &mut Random) -> Settings {
 
 /// One or a few kinds a day, so that what one of them does is not hidden by the others.
 fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster)> {
-    let (breaks, hangs, losses, deaths, others) = match random.between(1, 6) {
+    let (breaks, hangs, losses, deaths, others) = match random.between(1, 8) {
         1 => (random.between(1, 8), 0, 0, 0, 0),
         2 => (0, 1, 0, 0, random.between(0, 1)),
-        3 => (0, 0, 1, 0, 0),
-        4 => (random.between(0, 2), 0, random.between(1, 3), 0, 0),
-        5 => (random.between(0, 2), 0, 0, random.between(1, 2), 1),
+        3..=5 => (0, 0, random.between(1, 2), 0, 0),
+        6 => (random.between(0, 2), 0, random.between(1, 3), 0, 0),
+        7 => (random.between(0, 2), 0, 0, random.between(1, 2), 1),
         _ => (
             random.between(0, 4),
             random.between(0, 1),
@@ -178,17 +178,18 @@ fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster
         add(random, disaster);
     }
     for _ in 0..losses {
-        let back = random.between(1, 500) * MILLI;
+        let back = random.one_of(&[20, 100, 500]);
+        let back = random.between(1, back) * MILLI;
         let loss = match random.between(1, 10) {
-            1..=5 => Loss::All,
-            6..=8 => Loss::Latest(back),
+            1..=4 => Loss::All,
+            5..=9 => Loss::Latest(back),
             _ => Loss::Nothing,
         };
         let longest = random.one_of(&[50, 300, 1_200]);
         let span = random.between(5, longest) * MILLI;
-        let disaster = match random.percent(60) {
+        let disaster = match random.percent(45) {
             true => Disaster::Restart(loss, span),
-            false => Disaster::RestartNext(loss, span),
+            false => Disaster::RestartNext(loss, span, random.percent(40)),
         };
         add(random, disaster);
     }

@@ -54,7 +54,9 @@ impl World {
             Disaster::Mute(gate) => self.mute(gate),
             Disaster::Hang(span) => self.hang(span),
             Disaster::Restart(loss, span) => self.crash(loss, span),
-            Disaster::RestartNext(loss, span) => self.crashes_next = Some((loss, span)),
+            Disaster::RestartNext(loss, span, at_check) => {
+                self.crashes_next = Some((loss, span, at_check));
+            }
             Disaster::Flush => self.flush(),
             Disaster::Die(gate) => self.die(gate),
             Disaster::Trouble(trouble, span) => self.trouble(trouble, span),

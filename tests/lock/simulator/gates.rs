@@ -55,7 +55,7 @@ pub(crate) struct Gate {
     pub(crate) largest_fence: u64,
     /// The version of the store that it knows of.
     pub(crate) knows: u64,
-    /// When it was told of a change that it did not look at yet.
+    /// When it was told of a change that it did not look at yet, as a count of events.
     pub(crate) heard: Option<u64>,
     /// The version of the latest change that somebody else made.
     pub(crate) changed: u64,

@@ -57,7 +57,7 @@ pub(crate) struct Port {
     before: Option<LinkId>,
     /// Questions that wait for the next connection.
     outbox: VecDeque<(QuestionId, Question)>,
-    /// With when it was sent.
+    /// With when it was sent, as a count of events.
     in_flight: Vec<(QuestionId, u64)>,
     /// The attempt to connect that counts.
     attempt: u64,
@@ -143,14 +143,16 @@ impl World {
             self.totals.not_yet += 1;
             return Some(answered(id, Outcome::NotYet { ms }));
         }
-        port.in_flight.push((id, now));
+        port.in_flight.push((id, self.count));
         self.asks(gate, &question);
         let port = &mut self.gates[gate].port;
         if std::mem::take(&mut port.breaks_next) {
             let at = self.random.between(0, 2 * self.day.way);
             self.after(at, Ev::Disaster(Disaster::Break(gate)));
         }
-        if let Some((loss, span)) = self.crashes_next.take() {
+        let looks = matches!(question, Question::Check { .. });
+        let due = |(_, _, at_check): &mut (_, _, bool)| looks || !*at_check;
+        if let Some((loss, span, _)) = self.crashes_next.take_if(due) {
             let at = self.random.between(0, 2 * self.day.way);
             self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
         }
@@ -279,7 +281,7 @@ impl World {
             return self.feed(gate, Event::Deaf { link, ask_at });
         }
         self.tell(|| format!("gate {gate} hears of a change"));
-        self.gates[gate].heard = Some(self.now);
+        self.gates[gate].heard = Some(self.count);
         if let Some(lost) = self.loss.as_mut().filter(|_| !alive) {
             lost.unsure[gate] = true;
         }

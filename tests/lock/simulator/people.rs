@@ -66,7 +66,7 @@ pub(crate) struct Client {
     patience: u64,
     attempts: u32,
     /// It asked again after closing.
-    came_back: bool,
+    pub(crate) came_back: bool,
     /// It was granted the lock, and gave it up.
     done: bool,
     /// The request whose connection its lease is bound to.
@@ -307,7 +307,7 @@ impl World {
         if client.fate == Fate::Retries {
             self.tries_again(who);
         } else {
-            self.soon_not_held(&client, self.now);
+            self.soon_not_held(&client, self.now, false);
         }
     }
 
@@ -436,7 +436,7 @@ impl World {
         match client.fate {
             Fate::VanishesAtGrant => {
                 self.totals.vanished += 1;
-                self.soon_not_held(&client, self.now);
+                self.soon_not_held(&client, self.now, false);
                 return Some(undelivered);
             }
             Fate::RetriesAtGrant if !client.came_back => {
@@ -623,13 +623,15 @@ impl World {
         reply: &Reply,
     ) {
         let client = self.clients[who].clone();
+        let here = client.gate == sent.gate;
+        if !matches!(reply, Reply::Refused(_)) && (here || *reply == Reply::Done) {
+            self.soon_not_held(&client, sent.at, here);
+        }
         if *reply == Reply::Done {
-            if until.is_some() && self.clients[who].gate == sent.gate {
-                self.checks
-                    .released_by
-                    .insert(client.token.clone(), sent.gate);
+            if until.is_some() && here {
+                self.checks.released_by.insert(client.token, sent.gate);
             }
-            return self.soon_not_held(&client, sent.at);
+            return;
         }
         let kept = until.is_some_and(|until| until > self.now);
         assert!(
@@ -699,7 +701,7 @@ impl World {
             self.clients[who].done = false;
             self.tries_again(who);
         } else if by_client && owned {
-            self.soon_not_held(&client, self.now);
+            self.soon_not_held(&client, self.now, false);
         }
     }
 

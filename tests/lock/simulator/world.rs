@@ -75,8 +75,10 @@ pub(crate) struct Over {
     since: u64,
     over_at: u64,
     lease: u64,
-    /// The client named it.
+    /// It may be in use elsewhere: the client named it.
     explicit: bool,
+    /// Its own client gave it up, at the gate that granted it.
+    given_up: bool,
 }
 
 /// What happens.
@@ -130,7 +132,7 @@ pub(crate) struct World {
     pub(super) hangs_until: Option<u64>,
     pub(super) is_down: bool,
     /// The store crashes while the next question is on its way.
-    pub(super) crashes_next: Option<(Loss, u64)>,
+    pub(super) crashes_next: Option<(Loss, u64, bool)>,
     /// The latest loss of data.
     pub(super) loss: Option<Lost>,
     pub(super) troubles: u64,
@@ -265,8 +267,9 @@ impl World {
 
     /// Soon nobody holds this token any more. Long enough for what is on its way, its taking back,
     /// and what the gate does before that.
-    pub(super) fn soon_not_held(&mut self, client: &Client, since: u64) {
-        let (token, lease_ms, explicit) = (client.token.clone(), client.lease_ms, client.explicit);
+    pub(super) fn soon_not_held(&mut self, client: &Client, since: u64, given_up: bool) {
+        let (token, lease_ms) = (client.token.clone(), client.lease_ms);
+        let explicit = client.explicit && (client.came_back || !given_up);
         // What was granted while the way was disturbed may be another gate's grant, too, where the
         // client named its token.
         let asked_at = self.checks.asked_at.get(&token).copied();
@@ -277,6 +280,7 @@ impl World {
             over_at: self.now,
             lease: lease_ms * MILLI,
             explicit,
+            given_up,
         };
         self.after(8 * self.day.way + 20 * MILLI, Ev::NotHeld(over));
     }
@@ -317,7 +321,7 @@ impl World {
         over.explicit
             || !self.day.kills
             || since(self.trouble_at)
-            || since(written_back)
+            || (since(written_back) && !over.given_up)
             || self.gates.iter().any(|gate| since(gate.died_at))
     }
 
