@@ -144,12 +144,12 @@ fn settings(random: &mut Random) -> Settings {
 
 /// One or a few kinds a day, so that what one of them does is not hidden by the others.
 fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster)> {
-    let (breaks, hangs, losses, deaths, others) = match random.between(1, 8) {
-        1 => (random.between(1, 8), 0, 0, 0, 0),
-        2 => (0, 1, 0, 0, random.between(0, 1)),
-        3..=5 => (0, 0, random.between(1, 2), 0, 0),
-        6 => (random.between(0, 2), 0, random.between(1, 3), 0, 0),
-        7 => (random.between(0, 2), 0, 0, random.between(1, 2), 1),
+    let (breaks, hangs, losses, deaths, others) = match random.between(1, 10) {
+        1..=3 => (random.between(1, 8), 0, 0, 0, 0),
+        4 => (0, 1, 0, 0, random.between(0, 1)),
+        5..=7 => (0, 0, random.between(1, 2), 0, 0),
+        8 => (random.between(0, 2), 0, random.between(1, 3), 0, 0),
+        9 => (random.between(0, 2), 0, 0, random.between(1, 2), 1),
         _ => (
             random.between(0, 4),
             random.between(0, 1),
@@ -178,7 +178,7 @@ fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster
         add(random, disaster);
     }
     for _ in 0..losses {
-        let back = random.one_of(&[20, 100, 500]);
+        let back = random.one_of(&[100, 500, 2_000]);
         let back = random.between(1, back) * MILLI;
         let loss = match random.between(1, 10) {
             1..=4 => Loss::All,

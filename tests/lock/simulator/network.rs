@@ -150,7 +150,8 @@ impl World {
             let at = self.random.between(0, 2 * self.day.way);
             self.after(at, Ev::Disaster(Disaster::Break(gate)));
         }
-        let looks = matches!(question, Question::Check { .. });
+        let told = self.gates[gate].heard.is_some();
+        let looks = told && matches!(question, Question::Check { .. } | Question::Ask { .. });
         let due = |(_, _, at_check): &mut (_, _, bool)| looks || !*at_check;
         if let Some((loss, span, _)) = self.crashes_next.take_if(due) {
             let at = self.random.between(0, 2 * self.day.way);

@@ -90,8 +90,8 @@ impl World {
         let session = random.percent(day.sessions);
         let fate = match (random.between(1, 100), session) {
             _ if day.calm => Fate::Good,
-            (1..=30, _) => Fate::Good,
-            (31..=35, _) => Fate::UnlocksElsewhere,
+            (1..=26, _) => Fate::Good,
+            (27..=35, _) => Fate::UnlocksElsewhere,
             (36..=40, _) => Fate::Relocks,
             (41..=47, _) => Fate::Vanishes,
             (48..=53, _) => Fate::VanishesAtGrant,
