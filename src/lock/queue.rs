@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{
+    fault::{Fault, planted},
     lease::{Chain, Lease, is_wanted_back},
     pace::Pace,
     places::{Due, Place, Places},
@@ -240,6 +241,7 @@ impl Queue {
                     self.answered(asked, answer, &mut turn);
                 }
             }
+            Event::Changed { .. } if planted(Fault::PushIgnored) => {}
             Event::Changed { link } => self.changed(link, None, &turn),
             Event::Deaf { link, ask_at } => self.changed(link, Some(ask_at), &turn),
             Event::Forgot { released } => self.forgot(released, &turn),
@@ -266,7 +268,8 @@ impl Queue {
             (None, Some(belief)) => Some(belief.until),
             (None, None) => (!self.places.is_empty()).then(|| self.pace.ask_at()),
         };
-        let due = [self.places.next_due(), answers, teller, lease, next_ask];
+        let ends = (self.places.next_due()).filter(|_| !planted(Fault::WaitNotTimed));
+        let due = [ends, answers, teller, lease, next_ask];
         due.into_iter()
             .chain([late, self.upkeep_at()])
             .flatten()
@@ -378,7 +381,9 @@ impl Queue {
             };
             self.places.keep(no, place, turn.keep_until());
         }
-        self.give_away(&lease);
+        if !planted(Fault::UndeliveredKept) {
+            self.give_away(&lease);
+        }
     }
 
     /// Nobody is there for a lease: the next one gets it, or it is taken back. A token that a client
@@ -390,7 +395,8 @@ impl Queue {
             self.errands.push_back(Errand::GiveAway {
                 user: lease.user,
                 token: lease.token.clone(),
-                only_if: lease.deadline.filter(|_| lease.explicit),
+                only_if: (lease.deadline)
+                    .filter(|_| lease.explicit && !planted(Fault::DeadlineNotInsisted)),
             });
         }
     }
@@ -417,7 +423,7 @@ impl Queue {
         }
         if let Some(asked) = &mut self.asked {
             // On the wire it may have come before the answer or after it.
-            if !asked.dirty.contains(&link) {
+            if !asked.dirty.contains(&link) && !planted(Fault::NoDirtyMark) {
                 asked.dirty.push(link);
             }
         } else if self.armed == Some(link) {
@@ -686,7 +692,7 @@ impl Queue {
                     only_if,
                     to: next.token.clone(),
                     lease_ms: next.lease_ms,
-                    fence: self.needs_fence(next),
+                    fence: self.needs_fence(next) && !planted(Fault::NoFenceOnHandover),
                 }
             }
             _ => Question::Release {
