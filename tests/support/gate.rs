@@ -62,9 +62,13 @@ impl Lockgate {
     }
 
     /// Starts one in front of this Redis. It takes a young Redis for one that may have forgotten, and
-    /// grants nothing for a while; here that is short.
+    /// grants nothing for a while; here that is short, and over when this returns.
     pub(crate) fn in_front_of(redis: &RedisServer) -> Self {
-        Self::start_with(&["--upstream", &redis.url()], &SHORT_GRACE)
+        let gate = Self::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);
+        let mut first = gate.client();
+        assert_eq!(first.say("LOCK first TOKEN f"), "f");
+        assert_eq!(first.say("UNLOCK first f"), 1);
+        gate
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
