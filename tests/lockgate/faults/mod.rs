@@ -29,10 +29,14 @@ use rustix::{
 use crate::support::{Client, Lockgate, RedisServer, SHORT_GRACE, Value};
 
 mod connections;
+mod errors;
+mod failover;
+mod fences;
 mod gate_dies;
 mod lost;
 mod redis_forgets;
 mod redis_hangs;
+mod scars;
 mod sessions;
 mod shutdown;
 
