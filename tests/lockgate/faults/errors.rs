@@ -64,13 +64,13 @@ fn a_replica_without_its_master_is_waited_out() {
 #[test]
 fn a_redis_that_reads_its_disk_is_waited_out() {
     let _machine = Machine::shared();
-    let settings = ["--appendonly", "yes", "--key-load-delay", "100"];
+    let settings = ["--appendonly", "yes", "--key-load-delay", "-5"];
     let mut redis = RedisServer::start(&settings);
     let gate = gate_before(&redis.url(), &[]);
     let (mut owner, mut trying) = (gate.client(), gate.client());
     assert_eq!(owner.say("LOCK k TOKEN t PX 60000"), "t");
     let mut next = waiter(&gate, "k", "next", 1);
-    let fill = "for i = 1, 15000 do redis.call('SET', 'other:' .. i, 'x') end";
+    let fill = "for i = 1, 150000 do redis.call('SET', 'other:' .. i, 'x') end";
     assert_eq!(redis.client().call(&["EVAL", fill, "0"]), Value::Nil);
     let address = redis.address();
     redis.kill();
@@ -83,7 +83,8 @@ fn a_redis_that_reads_its_disk_is_waited_out() {
                 matches!(client.try_read(), Ok(Value::Error(text)) if text.starts_with("LOADING"))
             })
         });
-        is_error(&trying.say("LOCK free WAIT 400"), "LOADING");
+        // Longer than the grace time.
+        is_error(&trying.say("LOCK free WAIT 900"), "LOADING");
         trying.send(&["LOCK", "free", "TOKEN", "f"]);
     });
     assert_eq!(trying.read_reply(), "f");

@@ -1,6 +1,6 @@
 //! A replica takes over before it had the latest writes: the gate's address leads to it from then on.
 
-use std::time::Duration;
+use std::{thread::sleep, time::Duration};
 
 use super::{gate_before, holder, is_error, is_served, waiter, was_told_nothing};
 use crate::support::{Client, Lockgate, Machine, Proxy, RedisServer, Value, eventually};
@@ -140,6 +140,34 @@ fn nobody_is_granted_by_what_a_replica_says() {
     pair.is_promoted();
     assert_eq!(trying.read_reply(), "o");
     assert_eq!(waiting.read_reply(), "waiting", "it was given back");
+}
+
+/// However long it stays a replica: when it takes writes, all gates have the time to write back before
+/// one of them grants what it finds free.
+#[test]
+fn the_grace_time_begins_when_the_replica_takes_writes() {
+    let mut pair = Pair::new();
+    let other = gate_before(&pair.way.url(), &[]);
+    let mut owner = pair.gate.client();
+    let keys: Vec<String> = (0..50).map(|n| format!("k:{n}")).collect();
+    pair.lags();
+    let mut waiters = Vec::new();
+    for key in &keys {
+        assert_eq!(owner.call(&["LOCK", key, "TOKEN", "owner"]), "owner");
+        waiters.push(waiter(&other, key, "next", 1));
+    }
+    pair.master_dies();
+    // Longer than the grace time.
+    sleep(Duration::from_millis(1_000));
+    let mut direct = pair.is_promoted();
+    eventually("all are held again", || {
+        let held = |key: &&String| !direct.call(&["GET", key.as_str()]).is_nil();
+        keys.iter().filter(held).count() == keys.len()
+    });
+    for (key, next) in keys.iter().zip(&mut waiters) {
+        assert_eq!(holder(&pair.replica, key), "owner", "{key} has two owners");
+        assert!(!next.hears_within(Duration::ZERO).unwrap());
+    }
 }
 
 #[test]

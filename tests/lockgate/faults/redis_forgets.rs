@@ -314,6 +314,41 @@ fn nothing_is_written_back_and_nobody_waits_where_it_is_off() {
     assert_eq!(holder(&redis, "bound"), Value::Nil);
 }
 
+/// A Redis that reads an old snapshot for longer than the grace time: until it is done nobody can write
+/// back anything, and then everybody has to have the time for it.
+#[test]
+fn the_grace_time_begins_when_redis_takes_writes() {
+    let _machine = Machine::alone();
+    let slowly = [
+        "--key-load-delay",
+        "-5",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ];
+    let mut redis = RedisServer::start(&slowly);
+    let fill = "for i = 1, 100000 do redis.call('SET', 'other:' .. i, 'x') end";
+    assert_eq!(redis.client().call(&["EVAL", fill, "0"]), Value::Nil);
+    assert_eq!(redis.client().say("SAVE"), "OK");
+    let (gate, other) = (
+        gate_before(&redis.url(), &[]),
+        gate_before(&redis.url(), &[]),
+    );
+    let keys: Vec<String> = (0..50).map(|n| format!("k:{n}")).collect();
+    let mut owner = gate.client();
+    let mut waiters = Vec::new();
+    for key in &keys {
+        assert_eq!(owner.call(&["LOCK", key, "TOKEN", "owner"]), "owner");
+        waiters.push(waiter(&other, key, "next", 1));
+    }
+    redis.kill();
+    let ((), took) = timed(|| redis.restart());
+    assert!(took > Duration::from_millis(800), "{took:?}");
+    are_written_back(&redis, &keys);
+    for next in &mut waiters {
+        assert!(!next.hears_within(Duration::ZERO).unwrap(), "two owners");
+    }
+}
+
 const WITHOUT_INFO: [&str; 8] = [
     "--user", "default", "on", "nopass", "~*", "&*", "+@all", "-info",
 ];
