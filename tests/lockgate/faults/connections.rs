@@ -318,6 +318,28 @@ fn what_cannot_be_answered_in_time_is_an_error_that_says_why() {
     assert_eq!(waiting.read_reply(), "waiting");
 }
 
+/// Its client was told that nobody knows; the lock is to be free all the same.
+#[test]
+fn a_release_that_was_given_up_on_is_sent_again() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let proxy = Proxy::before(redis.address());
+    let gate = gate_before(&proxy.url(), &[("LOCKGATE_UPSTREAM_TIMEOUT", "300ms")]);
+    let mut owner = gate.client();
+    assert_eq!(owner.say("LOCK k TOKEN t PX 60000"), "t");
+    proxy.half_open(true);
+    is_error(&owner.say("UNLOCK k t"), "UPSTREAM");
+    eventually("the gate gives the connection up", || {
+        gate.log().contains("does not answer")
+    });
+    // What it sent is lost.
+    proxy.cut();
+    proxy.half_open(false);
+    let (reply, took) = timed(|| gate.client().say("LOCK k TOKEN next"));
+    assert_eq!(reply, "next");
+    assert!(took < AT_ONCE, "{took:?}");
+}
+
 #[test]
 fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
     let _machine = Machine::shared();

@@ -97,9 +97,15 @@ fn a_gate_that_stood_still_for_less_than_a_lease_goes_on() {
     assert_eq!(owner.say("LOCK k TOKEN t"), "t");
     assert_eq!(bound.say("LOCK bound TOKEN t PX 3000 SESSION"), "t");
     let mut next = waiter(&gate, "k", "next", 1);
+    // A question is under way, and is answered while the gate does not listen.
+    assert_eq!(redis.client().say("CLIENT PAUSE 100 ALL"), "OK");
+    let mut asking = gate.client();
+    asking.send(&["LOCK", "other", "TOKEN", "o"]);
+    asking.hears_nothing_for(Duration::from_millis(20));
     gate.stop();
     next.hears_nothing_for(Duration::from_millis(900));
     gate.go_on();
+    assert_eq!(asking.read_reply(), "o");
     assert_eq!(owner.say("UNLOCK k t"), 1);
     assert_eq!(next.read_reply(), "next");
     super::was_told_nothing(&mut bound);

@@ -104,6 +104,79 @@ fn are_written_back(redis: &RedisServer, keys: &[String]) {
     });
 }
 
+/// It is the same lock afterwards: extended, renewed, released by its owner or with its connection.
+#[test]
+fn what_was_written_back_is_held_as_before() {
+    let _machine = Machine::shared();
+    let mut redis = RedisServer::start(&[]);
+    let gate = gate_before(&redis.url(), &[]);
+    let (mut owner, mut bound) = (gate.client(), gate.client());
+    assert_eq!(owner.say("LOCK k TOKEN t PX 60000"), "t");
+    assert_eq!(bound.say("LOCK bound TOKEN t PX 3000 SESSION"), "t");
+    for _ in 0..2 {
+        forgets(&mut redis);
+        eventually("both are written back", || {
+            ["k", "bound"].iter().all(|key| holder(&redis, key) == "t")
+        });
+    }
+    assert_eq!(owner.say("LOCK k TOKEN t PX 60000"), "t");
+    assert_eq!(owner.say("RELOCK k t PX 90000"), 1);
+    sleep(Duration::from_secs(3));
+    assert_eq!(holder(&redis, "bound"), "t", "it is renewed");
+    let mut next = waiter(&gate, "bound", "next", 1);
+    let ((), took) = timed(|| {
+        drop(bound);
+        assert_eq!(next.read_reply(), "next");
+    });
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    assert_eq!(owner.say("UNLOCK k t"), 1);
+    assert!(holder(&redis, "k").is_nil());
+}
+
+#[test]
+fn locks_of_every_database_and_of_any_prefix_are_written_back() {
+    let _machine = Machine::shared();
+    let mut redis = RedisServer::start(&[]);
+    let gate = gate_before(&redis.url(), &[("LOCKGATE_LOCK_KEY_PREFIX", "lock:")]);
+    // Each of another name: what Redis tells of a change names no database.
+    let places = ["0", "5", "9"].map(|database| (database, format!("k{database}")));
+    for (database, key) in &places {
+        let mut owner = gate.client();
+        assert_eq!(owner.call(&["SELECT", database]), "OK");
+        assert_eq!(owner.call(&["LOCK", key, "TOKEN", "t"]), "t");
+    }
+    forgets(&mut redis);
+    for (database, key) in &places {
+        let mut direct = redis.client();
+        assert_eq!(direct.call(&["SELECT", database]), "OK");
+        eventually("it is written back", || {
+            direct.call(&["GET", &format!("lock:{key}")]) == "t"
+        });
+    }
+}
+
+/// A lock that is free waits for the grace time, too; one that is held is known to be held.
+#[test]
+fn who_only_tries_is_answered_in_time_and_rightly() {
+    let _machine = Machine::shared();
+    let mut redis = RedisServer::start(&[]);
+    let gate = Lockgate::start(&["--upstream", &redis.url()]);
+    let (mut owner, mut trying, mut other) = (gate.client(), gate.client(), gate.client());
+    assert_eq!(owner.say("LOCK k TOKEN t"), "t");
+    forgets(&mut redis);
+    let start = Instant::now();
+    trying.send(&["TRYLOCK", "k"]);
+    other.send(&["TRYLOCK", "free", "TOKEN", "o"]);
+    assert_eq!(trying.read_reply(), Value::Nil);
+    assert_eq!(other.read_reply(), "o");
+    assert!(
+        start.elapsed() < Duration::from_millis(2_200),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(owner.say("UNLOCK k t"), 1);
+}
+
 /// Written back is what was granted, and for no longer than it was granted.
 #[test]
 fn what_is_written_back_ends_when_it_was_to_end() {
@@ -244,6 +317,34 @@ fn what_was_released_through_another_gate_is_not_written_back() {
     assert_eq!(holder(&redis, "k"), Value::Nil);
     let mut next = other.client();
     assert_eq!(next.say("LOCK k TOKEN next WAIT 5000"), "next");
+}
+
+/// The gate was told that something changed, and Redis died before it could say what: then it is taken
+/// for released.
+#[test]
+fn what_changed_just_before_is_not_written_back() {
+    let _machine = Machine::shared();
+    let mut redis = RedisServer::start(&[]);
+    let gate = gate_before(&redis.url(), &[]);
+    let mut owner = gate.client();
+    assert_eq!(owner.say("LOCK k TOKEN t PX 60000"), "t");
+    assert_eq!(owner.say("LOCK kept TOKEN t PX 60000"), "t");
+    let mut direct = redis.client();
+    assert_eq!(direct.say("MULTI"), "OK");
+    direct.say("DEL k");
+    // The gate's question is not answered.
+    direct.say("CLIENT PAUSE 60000 WRITE");
+    direct.say("EXEC");
+    eventually("the gate asks what changed", || {
+        direct
+            .say("INFO clients")
+            .text()
+            .contains("blocked_clients:1")
+    });
+    forgets(&mut redis);
+    eventually("others are written back", || holder(&redis, "kept") == "t");
+    assert_eq!(gate.client().say("LOCK k TOKEN next WAIT 5000"), "next");
+    assert_eq!(owner.say("UNLOCK k t"), 0);
 }
 
 /// Who gave it back before, or in the middle of it, does not get it again.

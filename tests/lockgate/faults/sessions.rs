@@ -89,6 +89,19 @@ fn the_end_of_an_earlier_connection_does_nothing() {
     });
 }
 
+#[test]
+fn a_lock_that_its_owner_extended_is_released_with_its_connection() {
+    Place::each(|place| {
+        let mut owner = place.client();
+        assert_eq!(owner.say("LOCK k TOKEN t PX 50000 SESSION"), "t");
+        assert_eq!(owner.say("RELOCK k t PX 60000"), 1);
+        assert_eq!(owner.say("RELOCK k t PX 40000"), 1);
+        let mut next = waiter(&place.gate, "k", "next", 1);
+        drop(owner);
+        assert_eq!(next.read_reply(), "next");
+    });
+}
+
 /// Its process stands still, its connection is open: that is enough for many leases.
 #[test]
 fn an_owner_that_hangs_keeps_the_lock() {
@@ -148,6 +161,8 @@ fn renewals_of_many_locks_travel_together() {
         let key = format!("k:{n}");
         let taken = owner.call(&["LOCK", &key, "TOKEN", "t", "PX", "3000", "SESSION"]);
         assert_eq!(taken, "t");
+        // Granted at any time, not at once.
+        sleep(Duration::from_millis(3));
     }
     let mut redis = place.redis().client();
     let mut stats = || {
