@@ -4,7 +4,7 @@
 use std::{thread::sleep, time::Duration};
 
 use super::{
-    AT_ONCE, gate_before, holder, is_error, is_served, pttl, timed, waiter, was_told_nothing,
+    AT_ONCE, gate_before, holder, is_error, is_served, pttl, reset, timed, waiter, was_told_nothing,
 };
 use crate::support::{
     Client, Lockgate, Machine, Monitor, Place, Proxy, RedisServer, SHORT_GRACE, Value, eventually,
@@ -174,19 +174,23 @@ fn an_acquisition_with_a_fence_whose_answer_is_lost_is_one_grant() {
 #[test]
 fn an_acquisition_whose_answer_and_client_are_lost_is_held_by_nobody() {
     let line = Line::new();
-    let mut client = line.gate.client();
-    line.proxy.drop_replies(true);
-    client.send(&["LOCK", "k"]);
-    eventually("Redis did it", || !line.holder("k").is_nil());
-    drop(client);
-    line.gate
-        .client()
-        .hears_nothing_for(Duration::from_millis(50));
-    line.proxy.cut();
-    line.proxy.drop_replies(false);
-    let (reply, took) = timed(|| line.gate.client().say("LOCK k TOKEN next"));
-    assert_eq!(reply, "next");
-    assert!(took < AT_ONCE, "{took:?}");
+    for end in [drop, reset] {
+        let mut client = line.gate.client();
+        line.proxy.drop_replies(true);
+        client.send(&["LOCK", "k"]);
+        eventually("Redis did it", || !line.holder("k").is_nil());
+        end(client);
+        line.gate
+            .client()
+            .hears_nothing_for(Duration::from_millis(50));
+        line.proxy.cut();
+        line.proxy.drop_replies(false);
+        let mut next = line.gate.client();
+        let (reply, took) = timed(|| next.say("LOCK k TOKEN next"));
+        assert_eq!(reply, "next");
+        assert!(took < AT_ONCE, "{took:?}");
+        assert_eq!(next.say("UNLOCK k next"), 1);
+    }
 }
 
 #[test]
