@@ -168,6 +168,7 @@ impl Gate {
             this: this.clone(),
         });
         store.listen(Arc::new(Ear(gate.this.clone())));
+        store.connect();
         gate.runtime.spawn(timers::keep(gate.this.clone(), timers));
         gate
     }

@@ -5,9 +5,10 @@ use super::vocabulary::{Deadline, RequestId, Settings, Time, Token, UserId, Writ
 /// A lease of `SESSION` is renewed when a third of it is over.
 const RENEWALS_PER_LEASE: u64 = 3;
 
-/// Renewals come at multiples of this, in milliseconds, so that those of many locks travel together
-/// (for a lease so short that it would matter, of a twelfth of the lease).
+/// Renewals come at multiples of this, in milliseconds, so that those of many locks travel together;
+/// for a lease so short that it would matter, at multiples of a fraction of the lease.
 const RENEWAL_GRID_MS: u64 = 100;
+const GRIDS_PER_LEASE: u64 = 12;
 
 /// A lease granted or extended by this gate, as far as this gate knows not over yet.
 #[derive(Debug, Clone)]
@@ -41,6 +42,8 @@ pub struct Lease {
     pub renew_at: Time,
     /// The store told of a change since, and was not asked yet what it was.
     pub changed: bool,
+    /// It was taken without looking: the store will tell of no change.
+    pub bare: bool,
     /// When to ask whether it still stands; what the store had to tell of it may have been lost.
     pub check_at: Option<Time>,
 }
@@ -49,6 +52,13 @@ impl Lease {
     /// This token of this user holds the lease.
     pub fn is_of(&self, user: UserId, token: &Token) -> bool {
         self.user == user && self.token == *token
+    }
+
+    /// When the client of a session is told that it could not be renewed: a little before the store
+    /// may let it end, so that it is told before anybody else is granted the lock.
+    pub fn lost_at(&self) -> Time {
+        let margin = grid_micros(self.lease_ms);
+        Time::from_micros(self.until.micros().saturating_sub(margin))
     }
 
     /// It was found to stand.
@@ -60,22 +70,32 @@ impl Lease {
     /// A store that lost it is to get it back: somebody counts on it, and nobody is known to have
     /// ended it.
     pub fn is_to_be_written_back(&self, now: Time, settings: &Settings) -> bool {
-        let wanted = match settings.write_back {
-            WriteBack::All => true,
-            WriteBack::Session => self.session.is_some(),
-            WriteBack::Off => false,
-        };
-        wanted && self.receivers > 0 && !self.changed && now < self.until
+        is_wanted_back(self.session.is_some(), settings)
+            && self.receivers > 0
+            && !self.changed
+            && now < self.until
+    }
+}
+
+/// Leases of this kind are written back.
+pub fn is_wanted_back(session: bool, settings: &Settings) -> bool {
+    match settings.write_back {
+        WriteBack::All => true,
+        WriteBack::Session => session,
+        WriteBack::Off => false,
     }
 }
 
 /// When to renew a lease that began at `since`.
 pub fn renewal(since: Time, lease_ms: u64) -> Time {
     let micros = since.micros() + lease_ms.saturating_mul(1_000) / RENEWALS_PER_LEASE;
-    let grid = (RENEWAL_GRID_MS * 1_000)
-        .min(lease_ms.saturating_mul(1_000) / 12)
-        .max(1);
+    let grid = grid_micros(lease_ms);
     Time::from_micros(micros / grid * grid)
+}
+
+fn grid_micros(lease_ms: u64) -> u64 {
+    let micros = lease_ms.saturating_mul(1_000) / GRIDS_PER_LEASE;
+    micros.clamp(1, RENEWAL_GRID_MS * 1_000)
 }
 
 /// Handovers in a row, without the lock being free in between. They are capped, or the clients of

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{
-    lease::{Chain, Lease},
+    lease::{Chain, Lease, is_wanted_back},
     pace::Pace,
     places::{Due, Place, Places},
     vocabulary::{
@@ -56,8 +56,8 @@ pub struct Queue {
     armed: Option<LinkId>,
     /// The error that the store gave last instead of an answer.
     trouble: Option<Bytes>,
-    /// The store lost data, and the lease is to be written back, if need be over these tokens.
-    restore: Option<Vec<Token>>,
+    /// The store lost data, and the lease is to be written back.
+    restore: Option<Restore>,
     /// Tokens that may come to hold the lock late, by a question that was given up on, and when to
     /// release them once more.
     late: VecDeque<(Time, UserId, Token)>,
@@ -111,6 +111,15 @@ struct Owner {
     give_up_at: Time,
 }
 
+/// A lease to be written back.
+#[derive(Debug)]
+struct Restore {
+    /// Not before.
+    at: Time,
+    /// Tokens whose place it may take.
+    over: Vec<Token>,
+}
+
 /// The question on its way.
 #[derive(Debug)]
 struct Asked {
@@ -129,6 +138,8 @@ struct Asked {
     retry_at: Option<Time>,
     /// Who may come to hold the lock by it named the token itself.
     explicit: bool,
+    /// It gives a lease away on the gate's own account.
+    own: bool,
     /// The store lost data meanwhile; with the tokens of [`Event::Forgot`].
     forgotten: Option<Vec<Token>>,
 }
@@ -246,7 +257,7 @@ impl Queue {
             .and_then(|asked| asked.teller)
             .map(|(_, until)| until);
         let lease = self.lease.as_ref().map(|lease| match lease.session {
-            Some(_) => lease.until,
+            Some(_) => lease.lost_at(),
             None => lease.over_at,
         });
         let late = self.late.front().map(|(time, ..)| *time);
@@ -302,6 +313,11 @@ impl Queue {
             return turn.reply(ask.request, Reply::Refused(Refusal::TooManyWaiters));
         }
         self.places.join(turn.now, ask, turn.settings);
+        if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
+            // From now on somebody waits to be told.
+            lease.bare = false;
+            self.belief = None;
+        }
     }
 
     fn stop_waiting(
@@ -359,14 +375,16 @@ impl Queue {
         self.give_away(&lease);
     }
 
-    /// Nobody is there for a lease: the next one gets it, or it is taken back.
-    fn give_away(&mut self, lease: &Lease) {
+    /// Nobody is there for a lease: the next one gets it, or it is taken back. A token that a client
+    /// named may be in use at another gate, which then moved the deadline; one that lockgate made
+    /// cannot be.
+    pub(super) fn give_away(&mut self, lease: &Lease) {
         // Where the deadline may be another gate's and so may the client, the lease runs out.
         if lease.deadline.is_some() || !lease.explicit {
             self.errands.push_back(Errand::GiveAway {
                 user: lease.user,
                 token: lease.token.clone(),
-                only_if: lease.deadline,
+                only_if: lease.deadline.filter(|_| lease.explicit),
             });
         }
     }
@@ -442,7 +460,9 @@ impl Queue {
             .asked
             .take_if(|a| a.retry_at.is_some_and(|at| at <= turn.now))
         {
+            let dirty = asked.dirty.clone();
             self.ask_again_unless_gone(asked, turn);
+            self.heed(&dirty, turn);
         }
     }
 
@@ -452,9 +472,14 @@ impl Queue {
             Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {}
             // A lease that is to be written back first, a renewal, what is asked for the sake of a
             // lease: whether they are due still is seen when the next question is chosen.
-            Question::Extend { .. } if self.restore.is_some() => self.extend_later(asked),
+            Question::Extend { .. } if self.is_to_restore(turn.now) => self.extend_later(asked),
             Question::Extend { .. } if asked.teller.is_none() => {}
-            Question::Restore { over, .. } => self.restore = Some(std::mem::take(over)),
+            Question::Restore { over, .. } => {
+                self.restore = Some(Restore {
+                    at: turn.now,
+                    over: std::mem::take(over),
+                });
+            }
             Question::Check { .. } => {
                 if let Some(lease) = &mut self.lease {
                     lease.check_at = Some(turn.now);
@@ -560,8 +585,23 @@ impl Queue {
             token: place.token.clone(),
             lease_ms: place.lease_ms,
             fence: self.needs_fence(place),
+            expects: self
+                .lease_of(place.user, &place.token)
+                .and_then(|lease| lease.deadline),
+            bare: self.is_bare(place, turn.settings),
         };
         self.ask(question, None, turn);
+    }
+
+    /// The first to ask for a lock of which nothing is known, for a lease that is not written back.
+    fn is_bare(&self, place: &Place, settings: &Settings) -> bool {
+        let session = place.requests.iter().any(|waiting| waiting.session);
+        let known = self.armed.is_some() || self.belief.is_some() || self.lease.is_some();
+        let alone = self.places.requests() == 1;
+        // Without its deadline a grant that reached nobody could not be told from one that the
+        // client got elsewhere by the same token.
+        let plain = !place.explicit && !session && !place.wants_fence();
+        alone && plain && !known && !is_wanted_back(false, settings)
     }
 
     /// Somebody at the place wants a fence, and none is known.
@@ -662,9 +702,14 @@ impl Queue {
                 .is_some_and(|place| place.explicit),
             _ => false,
         };
+        let releases = matches!(
+            question,
+            Question::Release { .. } | Question::HandOver { .. }
+        );
         let asked = Asked {
             id: QuestionId(0),
             question,
+            own: releases && teller.is_none(),
             teller,
             sent_at: turn.now,
             again: false,

@@ -331,6 +331,11 @@ pub enum Question {
         lease_ms: u64,
         /// With a new fence, larger than all before.
         fence: bool,
+        /// The deadline that the key has if the token holds the lock by a grant of this gate.
+        expects: Option<Deadline>,
+        /// Nothing is known of the lock, and nobody needs to be told of its changes while the token
+        /// holds it: it may be taken in the cheapest way, and the answer may leave `fresh` false.
+        bare: bool,
     },
     /// Does `from` hold the lock? Then `to` holds it from now on for `lease_ms`. Does `to` hold it
     /// already? Then it was done before, and the lease begins anew, its deadline moved by at least 3 ms.
@@ -425,9 +430,9 @@ pub enum Outcome {
     Granted {
         /// When the key expires.
         deadline: Deadline,
-        /// The lock was somebody else's or nobody's before. False where the token held it already:
-        /// by an earlier sending of this question, or by a grant that another gate made. `Extend`:
-        /// the key had the deadline that the question expected.
+        /// The lock was somebody else's or nobody's before, or the key had the deadline that the
+        /// question expected. False where the token held the lock already: by an earlier sending
+        /// of this question, or by a grant that another gate made or extended.
         fresh: bool,
         /// The new fence, where the question wanted one.
         fence: Option<u64>,

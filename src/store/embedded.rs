@@ -192,13 +192,7 @@ impl Locks {
                 now,
             ),
             (
-                Question::Ask {
-                    token,
-                    lease_ms,
-                    fence,
-                    ..
-                }
-                | Question::HandOver {
+                Question::HandOver {
                     to: token,
                     lease_ms,
                     fence,
@@ -210,7 +204,13 @@ impl Locks {
                 self.grant(name, token, deadline, false, *fence, now)
             }
             (
-                Question::Extend {
+                Question::Ask {
+                    token,
+                    lease_ms,
+                    expects,
+                    ..
+                }
+                | Question::Extend {
                     token,
                     lease_ms,
                     expects,
@@ -220,7 +220,8 @@ impl Locks {
             ) if holder == *token => {
                 let deadline = lease_anew(before, now.saturating_add(*lease_ms));
                 let expected = *expects == Some(Deadline(before));
-                self.grant(name, token, deadline, expected, false, now)
+                let fence = matches!(question, Question::Ask { fence: true, .. });
+                self.grant(name, token, deadline, expected, fence, now)
             }
             (
                 Question::HandOver {
@@ -377,6 +378,8 @@ mod tests {
             token: me.clone(),
             lease_ms,
             fence: false,
+            expects: None,
+            bare: false,
         };
         let extend = Question::Extend {
             user,
@@ -431,6 +434,8 @@ mod tests {
                 token: me.clone(),
                 lease_ms: 1 + number % 7,
                 fence: false,
+                expects: None,
+                bare: false,
             };
             let extend = Question::Extend {
                 user,

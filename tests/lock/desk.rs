@@ -37,6 +37,8 @@ pub(crate) struct Desk {
     now: Time,
     settings: Settings,
     asked: Option<QuestionId>,
+    /// The connection that the store's answers come on.
+    pub(crate) link: u64,
 }
 
 /// Each event, and what is to come of it.
@@ -59,6 +61,7 @@ impl Desk {
             now: Time::from_millis(1_000_000),
             settings,
             asked: None,
+            link: 1,
         }
     }
 
@@ -222,15 +225,9 @@ impl Desk {
             ["unknown"] => Outcome::Unknown,
             _ => panic!("{words:?}"),
         };
-        let told = matches!(
-            outcome,
-            Outcome::Granted { .. }
-                | Outcome::Held {
-                    holder: Some(_),
-                    ..
-                }
-        );
-        let armed = (told && !polled).then_some(LinkId(1));
+        // A release that freed the lock did not read it again.
+        let told = matches!(outcome, Outcome::Granted { .. } | Outcome::Held { .. });
+        let armed = (told && !polled).then_some(LinkId(self.link));
         let question = self.asked.take().expect("a question is on its way");
         Event::Answered {
             question,
@@ -287,12 +284,16 @@ fn told_question(question: &Question) -> String {
             token,
             lease_ms,
             fence,
+            expects,
+            bare,
             ..
         } => format!(
-            "ask {}{}{}",
+            "{}ask {}{}{}{}",
+            if *bare { "bare " } else { "" },
             name_of(token),
             lease(lease_ms),
-            fenced(*fence)
+            fenced(*fence),
+            only(expects)
         ),
         Question::HandOver {
             from,

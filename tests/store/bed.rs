@@ -212,6 +212,8 @@ pub(crate) fn ask(holder: &str, lease_ms: u64) -> Question {
         token: token(holder),
         lease_ms,
         fence: false,
+        expects: None,
+        bare: false,
     }
 }
 

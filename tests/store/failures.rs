@@ -262,6 +262,8 @@ async fn what_was_given_up_on_is_not_sent_later() {
         token,
         lease_ms: LONG,
         fence: false,
+        expects: None,
+        bare: false,
     };
     assert_eq!(bed.put(&lock("a"), question).await, UNKNOWN);
     gave_up.send(()).unwrap();

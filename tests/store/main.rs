@@ -6,6 +6,8 @@
 
 mod bed;
 mod failures;
+mod fences;
+mod forgetting;
 mod network;
 mod pushes;
 mod questions;

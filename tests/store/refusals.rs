@@ -317,7 +317,7 @@ async fn an_older_server_knows_deadlines_too() {
     else {
         panic!("{answer:?}")
     };
-    assert!(deadline.0.abs_diff(at.0) <= 1, "{deadline:?} {at:?}");
+    assert!(deadline.0 >= at.0 + 3, "{deadline:?} {at:?}");
     let mut other = server.client().await;
     let () = other.say("PEXPIRE a 600000").await;
     assert_eq!(

@@ -24,6 +24,11 @@ const NO_REPLY: Duration = Duration::from_secs(10);
 /// How long `UNLOCK`, `RELOCK` and `TRYLOCK` may take: `upstream.timeout`.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
+/// How long an impatient client waits for a reply, beside the time that it asked the gate to wait;
+/// of that, it waits through no more than `LONGEST_WAIT`.
+const SOCKET_TIMEOUT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_millis(1_500);
+
 /// A reply that comes this long after its time is looked at.
 const LATE: Duration = Duration::from_millis(100);
 
@@ -34,6 +39,9 @@ const NOTICE_MARGIN: Micros = 100_000;
 pub(crate) struct Contender<'a> {
     world: &'a World,
     number: usize,
+    /// Waits for every reply as long as it can possibly take. Who does not closes the connection
+    /// and tries the other gate.
+    patient: bool,
     random: Random,
     connections: [Connection<'a>; 2],
     tokens: u64,
@@ -66,6 +74,7 @@ impl<'a> Contender<'a> {
         Self {
             world,
             number,
+            patient: number % 8 < 2,
             random: Random::new(seed),
             connections: world.gates.map(|gate| Connection::new(world, gate, resp3)),
             tokens: 0,
@@ -91,7 +100,7 @@ impl<'a> Contender<'a> {
             lock: random.between(0, locks - 1) as usize,
             token: format!("{}-{}", self.number, self.tokens),
             lease_ms: random.between(LEASE_MS.0, LEASE_MS.1),
-            wait_ms: random.percent(90).then(|| random.between(100, 5_000)),
+            wait_ms: random.percent(90).then(|| random.between(100, 4_000)),
             fence: random.percent(85),
             session: random.percent(25),
         }
@@ -132,20 +141,12 @@ impl<'a> Contender<'a> {
     fn ask(&mut self, wish: &Wish, gate: usize) -> Answer {
         let words = wish.command(&self.world.locks[wish.lock]);
         let waits = wish.wait_ms.map_or(AT_ONCE, Duration::from_millis);
-        let gives_up_after = self
-            .random
-            .percent(12)
-            .then(|| Duration::from_millis(self.random.between(0, 600)));
-        let within = gives_up_after.unwrap_or(waits + NO_REPLY);
+        let within = match self.random.percent(12) {
+            true => Duration::from_millis(self.random.between(0, 600)),
+            false => self.patience(waits),
+        };
         match self.call(gate, &words, waits, within) {
-            Reply::Silence if gives_up_after.is_some() => {
-                self.connections[gate].close();
-                Answer::GaveUp
-            }
-            Reply::Silence => {
-                self.no_reply(gate, &words);
-                Answer::Unknown
-            }
+            Reply::Silence => Answer::GaveUp,
             Reply::Broken => Answer::Unknown,
             Reply::Value(Value::Error(_)) => Answer::Unknown,
             Reply::Value(Value::Nil) => Answer::NotGranted,
@@ -161,7 +162,7 @@ impl<'a> Contender<'a> {
 
     fn own(&mut self, mut tenure: Tenure, gate: usize) {
         let mut releases = true;
-        if self.random.percent(4) {
+        if self.random.percent(2) {
             // Dies without a word.
             tenure.until = now() - self.notice_margin(&tenure);
             self.connections[gate].close();
@@ -182,10 +183,11 @@ impl<'a> Contender<'a> {
 
     /// Holds the lock for a while; false where it turned out to be lost.
     fn hold(&mut self, tenure: &mut Tenure, gate: usize) -> bool {
-        let overstays = self.random.percent(if tenure.session { 15 } else { 3 });
-        let hold = match overstays {
-            true => tenure.lease / 1_000 + self.random.between(0, 1_000),
-            false => self.random.between(0, 100),
+        let overstays = if tenure.session { 12 } else { 2 };
+        let hold = match self.random.between(1, 100) {
+            chance if chance <= overstays => tenure.lease / 1_000 + self.random.between(0, 1_000),
+            95.. => self.random.between(100, 1_000),
+            _ => self.random.between(0, 100),
         };
         let hold = Duration::from_millis(hold);
         if !tenure.session {
@@ -212,7 +214,7 @@ impl<'a> Contender<'a> {
         let key = self.world.locks[tenure.lock].clone();
         let words = ["RELOCK", &key, &tenure.token, "PX", &lease_ms.to_string()].map(str::to_owned);
         let (sent, lease) = (now(), lease_ms * 1_000);
-        let reply = self.call(gate, &words, AT_ONCE, AT_ONCE + NO_REPLY);
+        let reply = self.call(gate, &words, AT_ONCE, self.patience(AT_ONCE));
         let ends = tenure.lease_from.moment() + tenure.lease;
         match reply {
             Reply::Value(Value::Integer(0)) => {
@@ -225,8 +227,7 @@ impl<'a> Contender<'a> {
                 tenure.lease = lease;
                 return true;
             }
-            Reply::Value(Value::Error(_)) | Reply::Broken => {}
-            Reply::Silence => self.no_reply(gate, &words),
+            Reply::Value(Value::Error(_)) | Reply::Broken | Reply::Silence => {}
             Reply::Value(value) => self.wrong(format!("{words:?} was answered {value:?}")),
         }
         // Nobody knows: whichever lease ends first.
@@ -242,31 +243,34 @@ impl<'a> Contender<'a> {
     }
 
     /// `UNLOCK`, until it is answered or the client gives up.
-    fn release(&mut self, tenure: &mut Tenure, gate: usize) {
+    fn release(&mut self, tenure: &mut Tenure, granted_by: usize) {
         let key = self.world.locks[tenure.lock].clone();
         let words = ["UNLOCK", &key, &tenure.token].map(str::to_owned);
         tenure.until = now();
-        let mut gate = self.some_gate(gate);
+        let mut gate = self.some_gate(granted_by);
         let mut unknown = false;
         for _ in 0..3 {
             if !self.connections[gate].is_open_or_opens() {
                 gate = 1 - gate;
                 continue;
             }
-            match self.call(gate, &words, AT_ONCE, AT_ONCE + NO_REPLY) {
+            match self.call(gate, &words, AT_ONCE, self.patience(AT_ONCE)) {
                 Reply::Value(Value::Integer(1)) => return,
                 Reply::Value(Value::Integer(0)) => {
                     tenure.denied = (!unknown).then(now);
                     break;
                 }
-                Reply::Value(Value::Error(_)) | Reply::Broken => {}
-                Reply::Silence => self.no_reply(gate, &words),
+                Reply::Value(Value::Error(_)) | Reply::Broken | Reply::Silence => {}
                 Reply::Value(value) => self.wrong(format!("{words:?} was answered {value:?}")),
             }
             unknown = true;
             gate = self.some_gate(gate);
         }
         tenure.until -= self.notice_margin(tenure);
+        if tenure.session {
+            // Or it would be kept for as long as this connection lives.
+            self.connections[granted_by].close();
+        }
     }
 
     /// Sends a command and reads its reply, and writes down where it comes late.
@@ -282,6 +286,15 @@ impl<'a> Contender<'a> {
             self.world
                 .tally
                 .error(&format!("{}: (connection closed)", words[0]));
+        }
+        if matches!(reply, Reply::Silence) {
+            self.connections[gate].close();
+            self.world
+                .tally
+                .error(&format!("{}: (socket timeout)", words[0]));
+            if within >= due + NO_REPLY {
+                self.wrong(format!("no reply from gate {gate} to {words:?}"));
+            }
         }
         if matches!(reply, Reply::Value(_)) && start.elapsed() > due + LATE {
             let what = match words[0].as_str() {
@@ -302,6 +315,14 @@ impl<'a> Contender<'a> {
             });
         }
         reply
+    }
+
+    /// How long this client waits for the reply to a command that takes so long.
+    fn patience(&self, takes: Duration) -> Duration {
+        match self.patient {
+            true => takes + NO_REPLY,
+            false => takes.min(LONGEST_WAIT) + SOCKET_TIMEOUT,
+        }
     }
 
     /// This gate, or sometimes the other.
@@ -332,12 +353,6 @@ impl<'a> Contender<'a> {
             if attempt > 0 { ", retried" } else { "" },
         ];
         self.world.tally.acquisition(&kind.concat());
-    }
-
-    /// Promised was one reply, or an end of the connection.
-    fn no_reply(&mut self, gate: usize, words: &[String]) {
-        self.wrong(format!("no reply from gate {gate} to {words:?}"));
-        self.connections[gate].close();
     }
 
     fn wrong(&self, what: String) {

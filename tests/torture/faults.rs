@@ -86,7 +86,7 @@ impl Fault {
         match random.between(0, 99) {
             0..10 => Self::RedisForgets {
                 down_ms: random.between(0, 500),
-                in_calm: random.percent(50),
+                in_calm: random.percent(70),
             },
             10..18 => Self::RedisRestarts {
                 down_ms: random.between(0, 500),

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use crate::{
     checks::Verdict,
-    history::{History, Micros, Through},
+    history::{History, Incident, Micros, Through, What},
     world::Counts,
 };
 
@@ -36,6 +36,11 @@ pub(crate) fn figures(counts: &Counts, history: &History, verdict: &Verdict) -> 
         &mut text,
         "longest time without any grant by a gate",
         &without_a_grant(history),
+    );
+    line(
+        &mut text,
+        "longest time from the return of Redis to the next grant by a gate, with nothing else broken",
+        &milliseconds(until_the_next_grant(history)),
     );
     for (command, late) in &verdict.latest {
         let name = format!("latest reply to {command} where nothing hindered, after its time");
@@ -81,24 +86,44 @@ fn milliseconds(micros: Micros) -> String {
     format!("{} ms", micros / 1_000)
 }
 
-/// The longest, and when it was.
-fn without_a_grant(history: &History) -> String {
+/// When gates granted something, in order.
+fn grants(history: &History) -> Vec<Micros> {
     let granted = history
         .tenures
         .iter()
         .filter(|t| t.through != Through::Redis);
     let mut moments: Vec<_> = granted.map(|tenure| tenure.read).collect();
     moments.sort_unstable();
-    let longest = moments.windows(2).max_by_key(|pair| pair[1] - pair[0]);
+    moments
+}
+
+/// The longest, and what was broken then.
+fn without_a_grant(history: &History) -> String {
+    let grants = grants(history);
+    let longest = grants.windows(2).max_by_key(|pair| pair[1] - pair[0]);
     let Some(&[from, to]) = longest else {
         return "(all of it)".to_owned();
     };
-    let broken = history
-        .incidents
-        .iter()
-        .filter(|i| i.overlaps(from.saturating_sub(1_000_000), to));
-    let broken: Vec<_> = broken
-        .map(|incident| format!("{:?}", incident.what))
-        .collect();
-    format!("{} (around {})", milliseconds(to - from), broken.join(", "))
+    let broken = history.incidents.iter().filter(|i| i.overlaps(from, to));
+    let broken: Vec<_> = broken.map(|i| format!("{:?}", i.what)).collect();
+    format!("{} ({})", milliseconds(to - from), broken.join(", "))
+}
+
+fn until_the_next_grant(history: &History) -> Micros {
+    let grants = grants(history);
+    let is_return =
+        |i: &&Incident| matches!(i.what, What::Forgot | What::Restarted | What::RedisStopped);
+    let nothing_else = |this: &Incident, to| {
+        let others = history
+            .incidents
+            .iter()
+            .filter(|i| i.overlaps(this.from, to));
+        others.count() == 1
+    };
+    let returns = history.incidents.iter().filter(is_return);
+    let waits = returns.filter_map(|incident| {
+        let next = grants[grants.partition_point(|grant| *grant <= incident.to)..].first()?;
+        nothing_else(incident, *next).then(|| next - incident.to)
+    });
+    waits.max().unwrap_or_default()
 }

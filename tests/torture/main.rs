@@ -56,6 +56,7 @@ mod faults;
 mod figures;
 mod history;
 mod plain;
+mod verify;
 mod world;
 
 use std::{env, thread, time::Duration};

@@ -7,7 +7,7 @@ use super::{Asked, Belief, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
 use crate::lock::{
     lease::Lease,
     vocabulary::{
-        Action, Answer, Deadline, Outcome, Question, Refusal, Reply, Time, Token, UserId,
+        Action, Answer, Deadline, LinkId, Outcome, Question, Refusal, Reply, Time, Token, UserId,
     },
 };
 
@@ -18,8 +18,16 @@ impl Queue {
     pub(super) fn answered(&mut self, mut asked: Asked, answer: Answer, turn: &mut Turn<'_>) {
         let Answer { outcome, armed } = answer;
         match outcome {
-            Outcome::Unknown => return self.ask_again(asked, turn),
-            Outcome::NotYet { ms } => return self.ask_after_grace(asked, ms, turn),
+            Outcome::Unknown => {
+                let dirty = asked.dirty.clone();
+                self.ask_again(asked, turn);
+                return self.heed(&dirty, turn);
+            }
+            Outcome::NotYet { ms } => {
+                let dirty = asked.dirty.clone();
+                self.ask_after_grace(asked, ms, turn);
+                return self.heed(&dirty, turn);
+            }
             Outcome::NotNow(error) => return self.ask_later(asked, error, turn),
             Outcome::Free if matches!(asked.question, Question::Ask { .. }) => {
                 // No answer to this question: a store that does not know what it does.
@@ -32,6 +40,10 @@ impl Queue {
                 self.trouble = None;
             }
         }
+        // What is believed was read on another connection, and what that one told may be lost.
+        let stale = armed.is_some()
+            && armed != self.armed
+            && matches!(outcome, Outcome::Held { holder: None, .. });
         if armed.is_some() {
             self.armed = armed;
         }
@@ -51,7 +63,19 @@ impl Queue {
         if let Some((released, question)) = forgotten {
             self.restore_after(released, &question, turn);
         }
-        // Somebody changed the lock since, or just before; only the store knows.
+        if stale {
+            self.belief = None;
+            self.pace.now();
+            if let Some(lease) = &mut self.lease {
+                lease.check_at = Some(turn.now);
+            }
+        }
+        self.heed(&dirty, turn);
+    }
+
+    /// Connections told of a change while a question was on its way, which was answered or dropped:
+    /// somebody changed the lock since, or just before; only the store knows.
+    pub(super) fn heed(&mut self, dirty: &[LinkId], turn: &Turn<'_>) {
         if let Some(link) = self.armed.filter(|link| dirty.contains(link))
             && self.belief.is_some()
         {
@@ -83,7 +107,7 @@ impl Queue {
                 user,
                 token,
                 only_if,
-            } if asked.teller.is_none() => {
+            } if asked.teller.is_none() && !asked.own => {
                 // Answered already: from here on it is the gate's own account.
                 let deadline = self.lease.as_ref().filter(|l| l.is_of(*user, token));
                 *only_if = only_if.or(deadline.and_then(|lease| lease.deadline));
@@ -262,7 +286,7 @@ impl Queue {
                 deadline, fresh, ..
             } => self.extended(&asked, deadline, fresh, turn),
             // It is to be written back first, and then held again.
-            Outcome::Held { .. } | Outcome::Free if self.restore.is_some() => {
+            Outcome::Held { .. } | Outcome::Free if self.is_to_restore(turn.now) => {
                 self.extend_later(asked);
             }
             Outcome::Held { holder, ttl_ms } => {
@@ -435,8 +459,9 @@ impl Queue {
 
     /// The lock is not held by the lease in the books; unless it is to be written back.
     fn lose_lease(&mut self, turn: &mut Turn<'_>) {
-        if self.restore.is_none() {
-            self.put_lease(None, true, turn);
+        match &mut self.lease {
+            Some(lease) if self.restore.is_some() => lease.check_at = None,
+            _ => self.put_lease(None, true, turn),
         }
     }
 

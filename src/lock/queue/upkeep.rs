@@ -5,7 +5,7 @@
 //! Before anything else a lost lease is written back; a renewal comes before what clients want, or
 //! they could keep it waiting until the lease is over.
 
-use super::{Asked, Errand, NOT_NOW_PAUSE_MS, Queue, Turn};
+use super::{Asked, Errand, NOT_NOW_PAUSE_MS, Queue, Restore, Turn};
 use crate::lock::{
     lease::{Lease, renewal},
     vocabulary::{Action, Deadline, Outcome, Question, RequestId, Time, Token, UserId},
@@ -34,9 +34,9 @@ impl Queue {
         }
     }
 
-    /// A session's lease that could not be renewed in time: the store may let it end from now on.
+    /// A session's lease that could not be renewed in time: the store may soon let it end.
     pub(super) fn tell_of_late_renewal(&mut self, turn: &mut Turn<'_>) {
-        let late = |lease: &&mut Lease| lease.until <= turn.now;
+        let late = |lease: &&mut Lease| lease.lost_at() <= turn.now;
         if let Some(lease) = self.lease.as_mut().filter(late)
             && let Some(request) = lease.session.take()
         {
@@ -46,14 +46,10 @@ impl Queue {
         }
     }
 
-    /// Nobody is there for the lease any more. What may be in use elsewhere is left to its lease.
+    /// Nobody is there for the lease any more.
     fn give_back(&mut self) {
-        if let Some(lease) = self.lease.as_ref().filter(|lease| lease.deadline.is_some()) {
-            self.errands.push_back(Errand::GiveAway {
-                user: lease.user,
-                token: lease.token.clone(),
-                only_if: lease.deadline,
-            });
+        if let Some(lease) = self.lease.clone() {
+            self.give_away(&lease);
         }
     }
 
@@ -84,7 +80,10 @@ impl Queue {
                 .as_ref()
                 .is_some_and(|asked| asked.releases(lease.user, &lease.token));
             if lease.is_to_be_written_back(turn.now, turn.settings) && !released_now {
-                self.restore = Some(released.clone());
+                self.restore = Some(Restore {
+                    at: turn.now,
+                    over: released.clone(),
+                });
             } else {
                 lease.check_at = Some(turn.now);
             }
@@ -102,7 +101,8 @@ impl Queue {
             return false;
         };
         let (user, token) = (lease.user, lease.token.clone());
-        if let Some(over) = self.restore.take()
+        let due = |restore: &mut Restore| restore.at <= turn.now;
+        if let Some(Restore { over, .. }) = self.restore.take_if(due)
             && lease.is_to_be_written_back(turn.now, turn.settings)
         {
             let question = Question::Restore {
@@ -116,7 +116,10 @@ impl Queue {
             return true;
         }
         let renewed = lease.session.is_some() && lease.renew_at <= turn.now;
-        if renewed && !self.errands.iter().any(|e| e.releases(user, &token)) {
+        if renewed
+            && self.restore.is_none()
+            && !self.errands.iter().any(|e| e.releases(user, &token))
+        {
             let question = Question::Extend {
                 user,
                 token,
@@ -127,6 +130,13 @@ impl Queue {
             return true;
         }
         false
+    }
+
+    /// The lease is to be written back now.
+    pub(super) fn is_to_restore(&self, now: Time) -> bool {
+        self.restore
+            .as_ref()
+            .is_some_and(|restore| restore.at <= now)
     }
 
     /// Asks whether the lease still stands, if it is time and nobody who waits will ask anyway.
@@ -142,7 +152,10 @@ impl Queue {
     /// When the lease is due for a check or a renewal, unless a question is on its way.
     pub(super) fn upkeep_at(&self) -> Option<Time> {
         let lease = self.lease.as_ref().filter(|_| self.asked.is_none())?;
-        let renew_at = lease.session.map(|_| lease.renew_at);
+        let renew_at = match &self.restore {
+            Some(restore) => Some(restore.at),
+            None => lease.session.map(|_| lease.renew_at),
+        };
         [renew_at, self.is_to_be_checked()]
             .into_iter()
             .flatten()
@@ -175,7 +188,7 @@ impl Queue {
         outcome: Outcome,
         turn: &mut Turn<'_>,
     ) {
-        let Question::Restore { lease_ms, .. } = &asked.question else {
+        let Question::Restore { lease_ms, over, .. } = &asked.question else {
             return;
         };
         match outcome {
@@ -192,11 +205,12 @@ impl Queue {
             }
             Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, turn),
             Outcome::Free => self.free(turn),
-            // Not to be written any more; whether it stands will be seen.
+            // Tried again until the lease is over; meanwhile others get their turn.
             _ => {
-                if let Some(lease) = &mut self.lease {
-                    lease.check_at = Some(turn.now.plus_millis(NOT_NOW_PAUSE_MS));
-                }
+                self.restore = Some(Restore {
+                    at: turn.now.plus_millis(NOT_NOW_PAUSE_MS),
+                    over: over.clone(),
+                });
             }
         }
     }
@@ -215,7 +229,10 @@ impl Queue {
         if let Some(lease) = &self.lease
             && lease.is_to_be_written_back(turn.now, turn.settings)
         {
-            self.restore = Some(released);
+            self.restore = Some(Restore {
+                at: turn.now,
+                over: released,
+            });
         }
     }
 
@@ -270,6 +287,8 @@ impl Queue {
             session: before.and_then(|lease| lease.session),
             renew_at: renewal(asked.sent_at, lease_ms),
             changed: false,
+            bare: matches!(asked.question, Question::Ask { bare: true, .. })
+                && self.armed.is_none(),
             check_at: None,
         }
     }

@@ -56,7 +56,7 @@ struct Shared {
 }
 
 impl Keeper {
-    /// Nothing is opened before the first question.
+    /// Nothing is opened before it is told to [begin](Self::begin), or the first question.
     pub(super) fn new(subject: Subject, next_id: Arc<AtomicU64>) -> Self {
         let shared = Shared {
             subject: Arc::new(subject),
@@ -81,8 +81,7 @@ impl Keeper {
         }
         // What was refused before, or is being refused now, says nothing of this question.
         let old = self.shared.attempts.load(Ordering::Acquire);
-        self.task
-            .get_or_init(|| Task::spawn(keep(Arc::clone(&self.shared))));
+        self.begin();
         self.shared.wanted.notify_one();
         let mut states = self.shared.state.subscribe();
         let found = states
@@ -100,6 +99,12 @@ impl Keeper {
                 b"UPSTREAM there is no connection to Redis",
             )),
         }
+    }
+
+    /// Begins to connect, unless that was done before.
+    pub(super) fn begin(&self) {
+        self.task
+            .get_or_init(|| Task::spawn(keep(Arc::clone(&self.shared))));
     }
 
     /// Why there is no link.

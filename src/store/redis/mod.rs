@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 use bytes::Bytes;
 use dashmap::DashMap;
-use redis::Value;
+use redis::{Cmd, Value};
 
 use self::{
     greeting::Subject,
@@ -24,7 +24,7 @@ use self::{
     scripts::{FENCE_KEY, Reading, Request, error_text},
 };
 use super::{Later, Listener, LockName, Look, Store};
-use crate::lock::{Answer, Outcome, Question, UserId};
+use crate::lock::{Answer, Deadline, Outcome, Question, UserId};
 
 mod greeting;
 mod history;
@@ -107,6 +107,12 @@ impl Store for RedisStore {
         let _ = self.listener.set(listener);
     }
 
+    fn connect(&self) {
+        if let Ok(keeper) = self.keeper(URL_USER, 0) {
+            keeper.begin();
+        }
+    }
+
     fn ask(&self, name: &LockName, question: &Question) -> Later<Answer> {
         let keeper = match self.keeper(question.user(), name.database) {
             Ok(keeper) => keeper,
@@ -115,16 +121,31 @@ impl Store for RedisStore {
         let key = self.key(name);
         if !wants_fence(question) {
             let request = Request::new(&key, question, 0);
-            let waits = takes_free(question).then(|| Arc::clone(&self.history));
-            return Box::pin(async move { ask(&keeper, &request, waits.as_deref()).await });
+            let (history, waits) = (Arc::clone(&self.history), takes_free(question));
+            if let Question::Ask {
+                token,
+                lease_ms,
+                bare: true,
+                ..
+            } = question
+            {
+                let first = scripts::bare(&key, token, *lease_ms);
+                return Box::pin(async move {
+                    match ask_bare(&keeper, &first, &history).await {
+                        Some(answer) => answer,
+                        None => ask(&keeper, &request, &history, true).await,
+                    }
+                });
+            }
+            return Box::pin(async move { ask(&keeper, &request, &history, waits).await });
         }
         let (fences, history) = (Arc::clone(&self.fences), Arc::clone(&self.history));
         let (database, question) = (name.database, question.clone());
         Box::pin(async move {
             let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
             let request = Request::new(&key, &question, floor);
-            let waits = takes_free(&question).then_some(&*history);
-            let answer = ask(&keeper, &request, waits).await;
+            let waits = takes_free(&question);
+            let answer = ask(&keeper, &request, &history, waits).await;
             if let Outcome::Granted {
                 fence: Some(fence), ..
             } = answer.outcome
@@ -139,6 +160,9 @@ impl Store for RedisStore {
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
         let reason = self.keepers.get(&(user, name.database))?.trouble()?;
         let (host, port) = (&self.settings.host, self.settings.port);
+        if reason.starts_with("LOADING ") || reason.starts_with("READONLY ") {
+            return Some(Bytes::from(reason));
+        }
         let text = format!("UPSTREAM no connection to Redis at {host}:{port}: {reason}");
         // One line, whatever the system says.
         Some(Bytes::from(text.replace(['\r', '\n'], " ")))
@@ -177,13 +201,13 @@ fn wants_fence(question: &Question) -> bool {
     )
 }
 
-/// `waits` is the history for whose grace time the question has to wait.
-async fn ask(keeper: &Keeper, request: &Request, waits: Option<&History>) -> Answer {
+/// Whoever `waits` is not asked within the grace time.
+async fn ask(keeper: &Keeper, request: &Request, history: &History, waits: bool) -> Answer {
     let link = match keeper.link().await {
         Ok(link) => link,
         Err(text) => return untold(Outcome::Refused(text)),
     };
-    if let Some(ms) = waits.and_then(History::grace_left_ms) {
+    if let Some(ms) = history.grace_left_ms().filter(|_| waits) {
         return untold(Outcome::NotYet { ms });
     }
     let Some(Reading::Done { outcome, read }) = link.ask(request).await else {
@@ -191,13 +215,37 @@ async fn ask(keeper: &Keeper, request: &Request, waits: Option<&History>) -> Ans
         keeper.give_up(&link).await;
         return untold(Outcome::Unknown);
     };
-    if matches!(&outcome, Outcome::NotNow(text) if text.starts_with(b"READONLY")) {
+    let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
+    if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
+        history.no_writes_yet();
+    }
+    if says(b"READONLY") {
         // The address may lead to a new master by now.
         keeper.give_up(&link).await;
     }
     Answer {
         outcome,
         armed: (read && link.tells()).then_some(link.id),
+    }
+}
+
+/// Takes the lock in the cheapest way; none where that did not help, and the question is to be asked.
+async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Answer> {
+    let link = keeper.link().await.ok()?;
+    if history.grace_left_ms().is_some() {
+        return None;
+    }
+    match link.send(first).await {
+        Some(Value::Okay) => Some(untold(Outcome::Granted {
+            deadline: Deadline(0),
+            fresh: false,
+            fence: None,
+        })),
+        Some(_) => None,
+        None => {
+            keeper.give_up(&link).await;
+            Some(untold(Outcome::Unknown))
+        }
     }
 }
 

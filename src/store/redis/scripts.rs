@@ -63,7 +63,8 @@ local function lease_anew(lease)
 end
 ";
 
-/// ARGV: token, lease. The `SET` comes first because a free lock is the usual case, and because a
+/// ARGV: token, lease, and the deadline that the key should have if the token holds the lock, or
+/// nothing. The `SET` comes first because a free lock is the usual case, and because a
 /// replica refuses it: what a replica says of the holder would be stale.
 const ASK: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
@@ -85,8 +86,11 @@ if set and not string.find(set.err, 'OOM', 1, true) then return set end
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 if not holder then return set end
-if holder == ARGV[1] then return lease_anew(ARGV[2]) end
-return {holder, redis.pcall('PTTL', KEYS[1])}
+if holder ~= ARGV[1] then return {holder, redis.pcall('PTTL', KEYS[1])} end
+local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
+local at = lease_anew(ARGV[2])
+if expected and type(at) == 'table' and not at.err then return at[1] end
+return at
 ";
 
 /// `next_fence(floor)`: a new fence, larger than all before, or what Redis said where it refused.
@@ -111,12 +115,12 @@ local function next_fence(floor)
 end
 ";
 
-/// ARGV: token, lease, floor of the fence. KEYS: the lock, the counter of fences. As [`ASK`], with
+/// ARGV: token, lease, expected deadline, floor of the fence. KEYS: the lock, the counter of fences. As [`ASK`], with
 /// a fence; where there is none there is no grant.
 const ASK_FENCED: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.ok then
-    local fence = next_fence(ARGV[3])
+    local fence = next_fence(ARGV[4])
     local at = deadline()
     if type(fence) == 'number' and type(at) == 'number' then return {at, fence, 1} end
     redis.pcall('DEL', KEYS[1])
@@ -128,11 +132,12 @@ local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 if not holder then return set end
 if holder ~= ARGV[1] then return {holder, redis.pcall('PTTL', KEYS[1])} end
-local fence = next_fence(ARGV[3])
+local fence = next_fence(ARGV[4])
 if type(fence) ~= 'number' then return fence end
+local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
 local at = lease_anew(ARGV[2])
 if type(at) ~= 'table' or at.err then return at end
-return {at[1], fence, 0}
+return {at[1], fence, expected and 1 or 0}
 ";
 
 /// `refused()`: what Redis says where it takes no writes: what a replica says of the holder would be
@@ -266,9 +271,9 @@ impl Prepared {
 // Making a Lua function costs Redis about as much as running a command, so what is usual comes
 // before the functions.
 static ASK_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[ASK, DEADLINE, LEASE_ANEW, ASK_FURTHER]));
+    LazyLock::new(|| Prepared::new(&[ASK, DEADLINE, EXPIRES_AT, LEASE_ANEW, ASK_FURTHER]));
 static ASK_FENCED_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, LEASE_ANEW, NEXT_FENCE, ASK_FENCED]));
+    LazyLock::new(|| Prepared::new(&[DEADLINE, EXPIRES_AT, LEASE_ANEW, NEXT_FENCE, ASK_FENCED]));
 static HAND_OVER_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
     let parts = [HAND_OVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
     Prepared::new(&[&parts[..], &[HAND_OVER_FURTHER]].concat())
@@ -291,6 +296,14 @@ pub(super) const FENCE_KEY: &[u8] = b"lockgate:fence";
 
 /// Released tokens that a lease may take the place of when it is written back, the latest ones.
 const MOST_OVER: usize = 1_000;
+
+/// The bare `SET` of [`ASK`]: half the work for Redis, but it tells no deadline and of no change.
+pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
+    let mut command = redis::cmd("SET");
+    command.arg(key).arg(&token.as_bytes()[..]);
+    command.arg("NX").arg("PX").arg(lease_ms);
+    command
+}
 
 /// A question on its way: the command, and how to read its answer.
 pub(super) struct Request {
@@ -321,6 +334,7 @@ impl Request {
                 token,
                 lease_ms,
                 fence,
+                expects,
                 ..
             } => {
                 let script = if *fence {
@@ -328,7 +342,8 @@ impl Request {
                 } else {
                     &ASK_SCRIPT
                 };
-                let arguments = Arguments::of(key, *fence).token(token).number(*lease_ms);
+                let arguments = Arguments::of(key, *fence).token(token);
+                let arguments = arguments.number(*lease_ms).deadline(*expects);
                 arguments.floor(*fence, floor).asked_of(script)
             }
             Question::HandOver {

@@ -1,0 +1,247 @@
+//! Lock commands: a turn of theirs begins when everything before is answered, goes to the gate, and
+//! ends with the reply, or with the client.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Frame, Running, Session, Turn, Waiting};
+use crate::{
+    client::{
+        ahead::Ahead,
+        answer,
+        command::{Command, parse},
+    },
+    error::{self, SHUTDOWN},
+    gate::{Answer, Pending, Wish},
+    limits::{LOCK_COMMAND_ARGUMENTS, TOKEN_BYTES},
+    lock::{Refusal, Token},
+    resp::{Protocol, arguments},
+    store::LockName,
+};
+
+impl Session {
+    /// A lock command has its turn.
+    pub(super) fn begin(&mut self, frame: Bytes) {
+        if self.back.takes_lock_commands() {
+            // In a transaction and in subscribed mode Redis answers, as to an unknown command.
+            let count = frame.len();
+            let sent = self.back.sent(&self.scanner);
+            self.back.pass_on(&mut BytesMut::from(frame), count);
+            if let Err(error) = sent {
+                self.fail(format!("ERR {error}"));
+            }
+            return;
+        }
+        self.silent = self.back.silences();
+        if let Err(text) = self.run(&frame) {
+            self.write_answer(|out, protocol| answer::error(out, protocol, &text));
+        }
+    }
+
+    fn run(&mut self, frame: &Bytes) -> Result<(), String> {
+        self.back.may_lock(&self.shared)?;
+        let arguments =
+            arguments(frame, LOCK_COMMAND_ARGUMENTS).map_err(|_| "ERR syntax error".to_owned())?;
+        let command = parse(&arguments, &self.shared.bounds).map_err(|error| error.to_string())?;
+        if let Command::Lock { key, .. } = &command {
+            if self.draining {
+                return Err(SHUTDOWN.to_owned());
+            }
+            if self.shared.gate.is_reserved(&self.name(key.clone())) {
+                return Err(error::RESERVED.to_owned());
+            }
+        }
+        self.turn = match command {
+            Command::Lock { .. } => self.lock(command),
+            Command::Unlock { .. } | Command::Relock { .. } => match self.start(&command) {
+                Some(pending) => Turn::Running(Running {
+                    pending,
+                    waiting: None,
+                }),
+                None => Turn::Answered(Answer::NotHeld),
+            },
+            Command::LockInfo { key } => {
+                let name = self.name(key);
+                let gate = Arc::clone(&self.shared.gate);
+                Turn::Looking(Box::pin(gate.info(self.who.clone(), name)))
+            }
+            Command::Locks { pattern, count } => {
+                let names = self.shared.locks(self.back.database(), pattern, count);
+                self.write_answer(|out, protocol| answer::locks(out, protocol, &names));
+                Turn::Open
+            }
+        };
+        Ok(())
+    }
+
+    fn lock(&mut self, command: Command) -> Turn {
+        let Command::Lock {
+            key,
+            token,
+            lease_ms,
+            wait_ms,
+            try_only,
+            fence,
+            session,
+        } = command
+        else {
+            return Turn::Open;
+        };
+        let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
+        let wish = Wish {
+            token: token.clone(),
+            lease_ms,
+            wait_ms,
+            try_only,
+            fence,
+            session: session.then(|| self.held.mailbox()),
+        };
+        let pending = self
+            .shared
+            .gate
+            .lock(&self.who, self.name(key.clone()), &wish);
+        let waiting = (!try_only).then_some(Waiting {
+            key,
+            token,
+            looked: false,
+            stopped: false,
+        });
+        Turn::Running(Running { pending, waiting })
+    }
+
+    /// Starts an `UNLOCK` or `RELOCK`. None: its token cannot be one, so it holds nothing.
+    fn start(&self, command: &Command) -> Option<Pending> {
+        let gate = &self.shared.gate;
+        match command {
+            Command::Unlock { key, token } if self.may_hold(key, token) => {
+                Some(gate.unlock(&self.who, self.name(key.clone()), token.clone()))
+            }
+            Command::Relock {
+                key,
+                token,
+                lease_ms,
+            } if self.may_hold(key, token) => {
+                let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
+                Some(gate.relock(&self.who, self.name(key.clone()), token.clone(), lease_ms))
+            }
+            _ => None,
+        }
+    }
+
+    /// The token can be one that a lock of that name was granted to.
+    fn may_hold(&self, key: &Bytes, token: &Token) -> bool {
+        (1..=TOKEN_BYTES).contains(&token.as_bytes().len())
+            && !self.shared.gate.is_reserved(&self.name(key.clone()))
+    }
+
+    fn name(&self, key: Bytes) -> LockName {
+        LockName {
+            database: self.back.database(),
+            key,
+        }
+    }
+
+    pub(super) fn await_gate(&mut self, cx: &mut Context<'_>, mut running: Running) -> bool {
+        if let Poll::Ready(answer) = Pin::new(&mut running.pending).poll(cx) {
+            let waited = running.waiting.is_some();
+            if self.client.ended && waited && !matches!(answer, Answer::Granted(_)) {
+                self.abandon();
+            } else {
+                self.turn = Turn::Answered(answer);
+            }
+            return true;
+        }
+        let mut moved = false;
+        if let Some(waiting) = &mut running.waiting {
+            moved = self.ahead.look(
+                &self.client.inbox,
+                &self.shared.bounds,
+                self.shared.limits.kept_commands,
+            );
+            if moved || !waiting.looked {
+                waiting.looked = true;
+                let mut ahead = std::mem::replace(&mut self.ahead, Ahead::new());
+                ahead.overtake(
+                    &waiting.key,
+                    waiting.token.as_ref(),
+                    |command| self.start(command),
+                    |token| running.pending.unlock_behind(token.clone()),
+                );
+                self.ahead = ahead;
+            }
+            if self.client.ended && !waiting.stopped {
+                waiting.stopped = true;
+                running.pending.stop_waiting();
+                moved = true;
+            }
+        }
+        self.turn = Turn::Running(running);
+        // The answer may have come meanwhile; if not, nothing is done twice.
+        moved
+    }
+
+    /// Writes the answer to a lock command. It may not come in the middle of what Redis says.
+    pub(super) fn answer(&mut self, answer: Answer) -> bool {
+        let busy = self.delivering.is_some() || !self.client.outbox.is_empty();
+        let is_grant = matches!(answer, Answer::Granted(_));
+        if !self.mute && (!self.back.is_between_replies() || (is_grant && busy)) {
+            return self.stay(Turn::Answered(answer));
+        }
+        match answer {
+            Answer::Granted(grant) if grant.is_over() => {
+                self.write_answer(|out, protocol| answer::refusal(out, protocol, &Refusal::Expired))
+            }
+            Answer::Granted(grant) => {
+                self.write_answer(|out, protocol| answer::granted(out, protocol, &grant));
+                // From here on its lease may end while it is on its way, as with Redis itself.
+                if self.client.ended {
+                    self.late.push(grant);
+                } else {
+                    self.delivering = Some(grant);
+                }
+                true
+            }
+            Answer::Nil => self.write_answer(answer::nil),
+            Answer::Done => self.write_answer(|out, protocol| answer::number(out, protocol, 1)),
+            Answer::NotHeld => self.write_answer(|out, protocol| answer::number(out, protocol, 0)),
+            Answer::Refused(refusal) => {
+                self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
+            }
+        }
+    }
+
+    /// The reply to the lock command that has its turn, unless the client wants none.
+    pub(super) fn write_answer(&mut self, write: impl FnOnce(&mut BytesMut, Protocol)) -> bool {
+        let protocol = self.back.protocol();
+        if std::mem::take(&mut self.silent) {
+            write(&mut BytesMut::new(), protocol);
+        } else {
+            write(&mut self.client.outbox, protocol);
+        }
+        true
+    }
+
+    /// The client left a `LOCK` that waited, or cannot be served any longer: what it sent behind it
+    /// is dropped, but for every `UNLOCK`.
+    pub(super) fn abandon(&mut self) {
+        let turn = std::mem::replace(&mut self.turn, Turn::Open);
+        let ahead = std::mem::replace(&mut self.ahead, Ahead::new());
+        let rest = std::mem::take(&mut self.client.inbox).freeze();
+        self.client.ended = true;
+        (self.scanned, self.passing) = (0, 0);
+        let run = |command: &Command| drop(self.start(command));
+        if let Turn::Next(frame) = &turn {
+            Ahead::new().each_unlock(frame, &self.shared.bounds, run);
+        }
+        // In the middle of an ordinary command nothing can be told.
+        if self.frame != Frame::Ordinary {
+            ahead.each_unlock(&rest, &self.shared.bounds, run);
+        }
+        self.frame = Frame::Unnamed;
+    }
+}

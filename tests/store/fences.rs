@@ -1,0 +1,124 @@
+//! Fences, in both stores: they rise whatever happens to the counter.
+
+use lockgate::lock::{Outcome, Question, UserId};
+use redis::Value;
+
+use crate::bed::{Bed, LONG, lock, token};
+
+const USER: UserId = UserId(0);
+
+async fn ask(bed: &Bed, key: &str, holder: &str) -> Outcome {
+    let question = Question::Ask {
+        user: USER,
+        token: token(holder),
+        lease_ms: LONG,
+        fence: true,
+        expects: None,
+        bare: false,
+    };
+    bed.put(&lock(key), question).await.outcome
+}
+
+async fn hand_over(bed: &Bed, key: &str, from: &str, to: &str) -> Outcome {
+    let question = Question::HandOver {
+        user: USER,
+        from: token(from),
+        only_if: None,
+        to: token(to),
+        lease_ms: LONG,
+        fence: true,
+    };
+    bed.put(&lock(key), question).await.outcome
+}
+
+#[track_caller]
+fn fence(outcome: &Outcome) -> u64 {
+    match outcome {
+        Outcome::Granted {
+            fence: Some(fence), ..
+        } => *fence,
+        other => panic!("no fence: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn is_fresh(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Granted { fresh: true, .. })
+}
+
+async fn rises(bed: Bed) {
+    let first = ask(&bed, "a", "one").await;
+    let again = ask(&bed, "a", "one").await;
+    let next = hand_over(&bed, "a", "one", "two").await;
+    let sent_again = hand_over(&bed, "a", "one", "two").await;
+    let elsewhere = ask(&bed, "b", "one").await;
+    let all = [&first, &again, &next, &sent_again, &elsewhere];
+    assert!(
+        all.iter()
+            .map(|outcome| fence(outcome))
+            .is_sorted_by(|a, b| a < b),
+        "{all:?}"
+    );
+    assert!(is_fresh(&first) && is_fresh(&next) && is_fresh(&elsewhere));
+    assert!(!is_fresh(&again) && !is_fresh(&sent_again));
+    assert!(matches!(
+        ask(&bed, "a", "three").await,
+        Outcome::Held { .. }
+    ));
+    assert!(matches!(
+        hand_over(&bed, "a", "three", "four").await,
+        Outcome::Held { .. }
+    ));
+    assert_eq!(hand_over(&bed, "free", "a", "b").await, Outcome::Free);
+}
+
+#[tokio::test]
+async fn a_fence_rises_in_memory() {
+    rises(Bed::embedded()).await;
+}
+
+#[tokio::test]
+async fn a_fence_rises_in_redis() {
+    rises(Bed::redis()).await;
+}
+
+#[tokio::test]
+async fn a_fence_rises_over_a_counter_that_was_deleted_or_ran_ahead() {
+    let bed = Bed::redis();
+    let mut client = bed.server.as_ref().unwrap().client().await;
+    let first = fence(&ask(&bed, "a", "one").await);
+    let () = client.say("FLUSHALL").await;
+    let second = fence(&ask(&bed, "a", "two").await);
+    assert!(second > first);
+    // Another gate's clock, or another Redis's.
+    let () = client.say("SET lockgate:fence 8000000000000000").await;
+    let third = fence(&ask(&bed, "b", "one").await);
+    assert_eq!(third, 8_000_000_000_000_001);
+    let () = client.say("FLUSHALL").await;
+    // Lost, and Redis's clock is far behind: what this gate has seen counts.
+    assert!(fence(&ask(&bed, "c", "one").await) > third);
+}
+
+#[tokio::test]
+async fn a_counter_that_is_no_number_is_an_error_and_nothing_is_held() {
+    let bed = Bed::redis();
+    let mut client = bed.server.as_ref().unwrap().client().await;
+    for counter in ["x", "-1", "1.5", "9007199254740991", "1e3"] {
+        let () = client.say(&format!("SET lockgate:fence {counter}")).await;
+        let Outcome::Refused(text) = ask(&bed, "a", "me").await else {
+            panic!("{counter} was taken for a number")
+        };
+        assert!(text.starts_with(b"ERR the fence counter"), "{text:?}");
+    }
+    let () = client.say("DEL lockgate:fence").await;
+    let () = client.say("RPUSH lockgate:fence x").await;
+    let Outcome::Refused(text) = ask(&bed, "a", "me").await else {
+        panic!("a list was taken for a number")
+    };
+    assert!(text.starts_with(b"WRONGTYPE"), "{text:?}");
+    let keys: Value = client.say("KEYS *").await;
+    assert_eq!(
+        keys,
+        Value::Array(vec![Value::BulkString(b"lockgate:fence".to_vec())])
+    );
+}

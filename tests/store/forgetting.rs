@@ -1,0 +1,268 @@
+//! A Redis that lost its data, or that has another history of it than before.
+
+use std::time::{Duration, Instant};
+
+use lockgate::{
+    lock::{Deadline, Outcome, Question, Token, UserId},
+    store::redis::RedisSettings,
+};
+
+use crate::{
+    bed::{Bed, LONG, Told, ask, granted, held, lock, token},
+    redis::Server,
+};
+
+const USER: UserId = UserId(0);
+const GRACE: Duration = Duration::from_millis(700);
+
+async fn restore(
+    bed: &Bed,
+    holder: &str,
+    lease_ms: u64,
+    fence: Option<u64>,
+    over: &[&str],
+) -> Outcome {
+    let question = Question::Restore {
+        user: USER,
+        token: token(holder),
+        lease_ms,
+        fence,
+        over: over.iter().map(|text| token(text)).collect::<Vec<Token>>(),
+    };
+    bed.put(&lock("a"), question).await.outcome
+}
+
+fn is_fresh(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Granted { fresh: true, .. })
+}
+
+#[tokio::test]
+async fn a_lease_is_written_back_where_the_lock_is_free() {
+    let bed = Bed::redis();
+    assert!(is_fresh(&restore(&bed, "me", 5_000, None, &[]).await));
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("me")));
+    assert!((4_000..=5_000).contains(&bed.look(&lock("a")).await.ttl_ms));
+}
+
+#[tokio::test]
+async fn a_lease_takes_the_place_of_a_token_that_was_released_and_of_no_other() {
+    let bed = Bed::redis();
+    bed.hold(&lock("a"), "zombie").await;
+    let outcome = restore(&bed, "me", 5_000, None, &["x", "y"]).await;
+    assert!(
+        matches!(&outcome, Outcome::Held { holder: Some(holder), .. } if *holder == token("zombie")),
+        "{outcome:?}"
+    );
+    assert!(is_fresh(
+        &restore(&bed, "me", 5_000, None, &["x", "zombie"]).await
+    ));
+    assert_eq!(bed.holder(&lock("a")).await, Some(token("me")));
+}
+
+#[tokio::test]
+async fn a_lease_that_is_there_is_left_or_made_longer_never_shorter() {
+    let bed = Bed::redis();
+    let at = bed.hold(&lock("a"), "me").await;
+    let left = restore(&bed, "me", 1_000, None, &[]).await;
+    assert_eq!(
+        left,
+        Outcome::Granted {
+            deadline: at,
+            fresh: false,
+            fence: None
+        }
+    );
+    let longer = restore(&bed, "me", 2 * LONG, None, &[]).await;
+    let Outcome::Granted {
+        deadline: Deadline(longer),
+        fresh: true,
+        ..
+    } = longer
+    else {
+        panic!("{longer:?}")
+    };
+    assert!(longer > at.0 + LONG / 2);
+}
+
+#[tokio::test]
+async fn what_is_written_back_raises_the_fence_counter() {
+    let bed = Bed::redis();
+    let mut client = bed.server.as_ref().unwrap().client().await;
+    restore(&bed, "me", 5_000, Some(8_000_000_000_000_000), &[]).await;
+    let counter: u64 = client.say("GET lockgate:fence").await;
+    assert_eq!(counter, 8_000_000_000_000_000);
+    restore(&bed, "me", 5_000, Some(7), &[]).await;
+    let counter: u64 = client.say("GET lockgate:fence").await;
+    assert_eq!(counter, 8_000_000_000_000_000);
+}
+
+#[tokio::test]
+async fn a_check_tells_the_holder_and_is_told_of_changes() {
+    let mut bed = Bed::redis();
+    let mut client = bed.server.as_ref().unwrap().client().await;
+    let check = || Question::Check { user: USER };
+    assert_eq!(bed.put(&lock("a"), check()).await.outcome, Outcome::Free);
+    let () = client.say("SET a somebody PX 60000").await;
+    assert_eq!(
+        held(&bed.put(&lock("a"), check()).await).0,
+        token("somebody")
+    );
+    bed.told_already();
+    let () = client.say("DEL a").await;
+    assert!(matches!(bed.told().await, Told::Changed(_, name) if name == lock("a")));
+}
+
+/// What a replica says of the holder is stale, so it is not believed.
+#[tokio::test]
+async fn a_replica_answers_no_question() {
+    let bed = Bed::redis();
+    bed.hold(&lock("a"), "me").await;
+    let mut client = bed.server.as_ref().unwrap().client().await;
+    let () = client.say("REPLICAOF 127.0.0.1 1").await;
+    let question = |what: &str| match what {
+        "check" => Question::Check { user: USER },
+        "release" => Question::Release {
+            user: USER,
+            token: token("other"),
+            only_if: None,
+        },
+        "extend" => Question::Extend {
+            user: USER,
+            token: token("other"),
+            lease_ms: LONG,
+            expects: None,
+        },
+        "restore" => Question::Restore {
+            user: USER,
+            token: token("other"),
+            lease_ms: LONG,
+            fence: None,
+            over: vec![],
+        },
+        _ => Question::HandOver {
+            user: USER,
+            from: token("other"),
+            only_if: None,
+            to: token("third"),
+            lease_ms: LONG,
+            fence: false,
+        },
+    };
+    for what in ["check", "release", "extend", "restore", "hand over"] {
+        for key in ["a", "free"] {
+            let outcome = bed.put(&lock(key), question(what)).await.outcome;
+            assert!(
+                matches!(&outcome, Outcome::NotNow(text) if text.starts_with(b"READONLY")),
+                "{what} {key}: {outcome:?}"
+            );
+        }
+    }
+}
+
+fn settings(port: u16) -> RedisSettings {
+    RedisSettings {
+        grace: Some(GRACE),
+        ..crate::redis::settings(port)
+    }
+}
+
+/// Asks until the grace is over; returns how long that took.
+async fn wait_for_grant(bed: &Bed, key: &str) -> Duration {
+    let asked = Instant::now();
+    loop {
+        match bed.ask(&lock(key), "me", LONG).await.outcome {
+            Outcome::NotYet { ms } => {
+                assert!(u128::from(ms) <= GRACE.as_millis());
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+            }
+            Outcome::Granted { .. } => return asked.elapsed(),
+            Outcome::Unknown => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_young_redis_may_have_forgotten() {
+    let server = Server::start();
+    let bed = Bed::at(settings(server.port()));
+    assert!(wait_for_grant(&bed, "a").await >= GRACE / 2);
+    assert!(
+        wait_for_grant(&bed, "b").await < GRACE / 2,
+        "once is enough"
+    );
+}
+
+#[tokio::test]
+async fn a_restart_is_told_before_anything_is_answered_and_no_free_lock_is_taken_for_a_while() {
+    let server = Server::start();
+    let mut bed = Bed::at(settings(server.port()));
+    wait_for_grant(&bed, "a").await;
+    let port = server.port();
+    bed.told_already();
+    drop(server);
+    let _server = Server::start_on(port);
+    let waited = wait_for_grant(&bed, "b").await;
+    assert!(waited >= GRACE / 2, "{waited:?}");
+    let told = bed.told_already();
+    assert!(told.contains(&Told::Forgot), "{told:?}");
+    // Everything but the taking of free locks goes on meanwhile, and a lease can be written back.
+    assert!(is_fresh(&restore(&bed, "me", 5_000, None, &[]).await));
+}
+
+/// Another connection to the same Redis is no reason to suspect anything.
+#[tokio::test]
+async fn a_broken_connection_alone_forgets_nothing() {
+    let server = Server::start();
+    let mut bed = Bed::at(settings(server.port()));
+    wait_for_grant(&bed, "a").await;
+    let mut client = server.client().await;
+    let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
+    assert!(matches!(bed.told().await, Told::Deaf(_)));
+    granted(&bed.ask(&lock("b"), "me", LONG).await);
+    assert_eq!(bed.told_already(), []);
+}
+
+/// A replica that takes over has another history from then on, though its process is the same.
+#[tokio::test]
+async fn another_history_is_a_loss() {
+    let server = Server::start();
+    let mut bed = Bed::at(settings(server.port()));
+    wait_for_grant(&bed, "a").await;
+    let mut client = server.client().await;
+    let () = client.say("REPLICAOF 127.0.0.1 1").await;
+    let () = client.say("REPLICAOF NO ONE").await;
+    let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
+    wait_for_grant(&bed, "b").await;
+    assert!(bed.told_already().contains(&Told::Forgot));
+}
+
+/// A failover takes longer than the grace time: what counts is when the replica takes writes.
+#[tokio::test]
+async fn the_grace_time_begins_when_redis_takes_writes() {
+    let server = Server::start();
+    let mut bed = Bed::at(settings(server.port()));
+    wait_for_grant(&bed, "a").await;
+    let mut client = server.client().await;
+    let () = client.say("REPLICAOF 127.0.0.1 1").await;
+    let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
+    assert!(matches!(bed.told().await, Told::Deaf(_)));
+    let waiting = bed.start(&lock("b"), ask("me", LONG));
+    tokio::time::sleep(2 * GRACE).await;
+    assert!(!waiting.is_finished(), "what takes no writes is not asked");
+    let () = client.say("REPLICAOF NO ONE").await;
+    assert!(matches!(
+        waiting.await.unwrap().outcome,
+        Outcome::NotYet { .. }
+    ));
+    assert!(wait_for_grant(&bed, "b").await >= GRACE / 2);
+    assert!(bed.told_already().contains(&Told::Forgot));
+}
+
+/// Who may not ask who it speaks with writes nothing back, and is not kept waiting.
+#[tokio::test]
+async fn without_info_there_is_no_grace() {
+    let server = Server::start_with(&["--rename-command", "INFO", ""]);
+    let bed = Bed::at(settings(server.port()));
+    assert!(wait_for_grant(&bed, "a").await < GRACE / 2);
+}
