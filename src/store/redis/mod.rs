@@ -251,20 +251,25 @@ async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Ans
 }
 
 async fn look(keeper: &Keeper, key: &[u8]) -> Result<Look, Bytes> {
-    let link = keeper.link().await?;
     let mut command = redis::cmd("PTTL");
-    match link.send(command.arg(key)).await {
-        Some(Value::Int(ttl_ms)) => Ok(Look {
-            held: ttl_ms != -2,
-            ttl_ms,
-        }),
-        Some(Value::ServerError(error)) => Err(error_text(&error)),
-        Some(_) => Err(Bytes::from_static(
-            b"UPSTREAM Redis gave an answer that PTTL does not give",
-        )),
-        None => Err(Bytes::from_static(
-            b"UPSTREAM the connection to Redis broke",
-        )),
+    command.arg(key);
+    loop {
+        let link = keeper.link().await?;
+        return match link.send(&command).await {
+            Some(Value::Int(ttl_ms)) => Ok(Look {
+                held: ttl_ms != -2,
+                ttl_ms,
+            }),
+            Some(Value::ServerError(error)) => Err(error_text(&error)),
+            Some(_) => Err(Bytes::from_static(
+                b"UPSTREAM Redis gave an answer that PTTL does not give",
+            )),
+            // It changes nothing, so it may be asked again.
+            None => {
+                keeper.give_up(&link).await;
+                continue;
+            }
+        };
     }
 }
 
