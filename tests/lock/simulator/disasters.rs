@@ -300,9 +300,8 @@ impl World {
             .filter(|owner| owner.since < lost.back_at)
             .filter(|owner| !self.store.is_held_by(self.now, &owner.token))
             .filter(|owner| {
-                owner
-                    .gate
-                    .is_none_or(|gate| lost.unsure[gate] || !self.was_well_since(gate, &lost))
+                let safe = |gate: usize| !lost.unsure[gate] && self.was_well_since(gate, &lost);
+                owner.orphan || !owner.gate.is_some_and(safe)
             })
             .map(|owner| owner.token.clone())
             .collect();

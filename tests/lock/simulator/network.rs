@@ -210,6 +210,14 @@ impl World {
             return;
         }
         let (link, id, question) = (message.link, message.id, &message.question);
+        if let Question::Restore { over, .. } = question
+            && self
+                .store
+                .holder(self.now)
+                .is_some_and(|(it, _)| over.contains(it))
+        {
+            self.totals.overwritten += 1;
+        }
         let answer = self.store.answer(self.now, link, question, message.seen);
         let late = if alive { "" } else { ", late" };
         self.tell(|| {

@@ -75,7 +75,8 @@ pub(crate) struct Client {
 
 impl World {
     pub(super) fn people(&mut self) {
-        let count = self.random.between(2, 24);
+        let most = if self.day.small { 7 } else { 24 };
+        let count = self.random.between(2, most);
         for i in 0..count {
             let client = self.person(i);
             let at = self.random.between(0, self.day.span);
@@ -141,7 +142,11 @@ impl World {
             wait_ms: (!waits).then(|| random.between(1, 400)),
             try_only: !day.calm && !returns && random.percent(12),
             hold,
-            patience: random.between(0, 150) * MILLI,
+            patience: match random.percent(40) {
+                // While its question is on its way.
+                true => random.between(0, 3 * day.way),
+                false => random.between(0, 150) * MILLI,
+            },
             attempts: 0,
             came_back: false,
             done: false,

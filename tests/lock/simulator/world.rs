@@ -41,6 +41,8 @@ pub(crate) struct Totals {
     pub(crate) not_yet: u64,
     pub(crate) written_back: u64,
     pub(crate) told_lost: u64,
+    /// Tokens that came back, and that a lease was written back over.
+    pub(crate) overwritten: u64,
     /// Owners of whom nothing can be promised after a loss of data.
     pub(crate) excused: u64,
 }
@@ -63,6 +65,7 @@ impl Totals {
         self.not_yet += day.not_yet;
         self.written_back += day.written_back;
         self.told_lost += day.told_lost;
+        self.overwritten += day.overwritten;
         self.excused += day.excused;
     }
 }
