@@ -129,7 +129,7 @@ struct Asked {
     /// Who is told what the release or the new lease came to, and until when that makes sense.
     teller: Option<(RequestId, Time)>,
     sent_at: Time,
-    /// A first sending was not answered.
+    /// A first sending was not answered, or the store lost data since the first.
     again: bool,
     /// It was brought about by a push.
     on_push: bool,
@@ -284,6 +284,12 @@ impl Queue {
             && self.belief.is_none()
             && self.lease.is_none()
             && self.late.is_empty()
+    }
+
+    /// Nothing is known of the lock, and the store was asked: who is told nil now is told so because
+    /// its wait ran out, not because somebody holds the lock.
+    pub fn is_blind(&self) -> bool {
+        self.belief.is_none() && self.asked.is_some()
     }
 
     /// What can be seen of it.

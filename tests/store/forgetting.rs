@@ -8,7 +8,7 @@ use lockgate::{
 };
 
 use crate::{
-    bed::{Bed, LONG, Told, granted, held, lock, token},
+    bed::{Bed, LONG, Told, ask, granted, held, lock, token},
     redis::Server,
 };
 
@@ -234,6 +234,28 @@ async fn another_history_is_a_loss() {
     let () = client.say("REPLICAOF NO ONE").await;
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
     wait_for_grant(&bed, "b").await;
+    assert!(bed.told_already().contains(&Told::Forgot));
+}
+
+/// A failover takes longer than the grace time: what counts is when the replica takes writes.
+#[tokio::test]
+async fn the_grace_time_begins_when_redis_takes_writes() {
+    let server = Server::start();
+    let mut bed = Bed::at(settings(server.port()));
+    wait_for_grant(&bed, "a").await;
+    let mut client = server.client().await;
+    let () = client.say("REPLICAOF 127.0.0.1 1").await;
+    let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
+    assert!(matches!(bed.told().await, Told::Deaf(_)));
+    let waiting = bed.start(&lock("b"), ask("me", LONG));
+    tokio::time::sleep(2 * GRACE).await;
+    assert!(!waiting.is_finished(), "what takes no writes is not asked");
+    let () = client.say("REPLICAOF NO ONE").await;
+    assert!(matches!(
+        waiting.await.unwrap().outcome,
+        Outcome::NotYet { .. }
+    ));
+    assert!(wait_for_grant(&bed, "b").await >= GRACE / 2);
     assert!(bed.told_already().contains(&Told::Forgot));
 }
 

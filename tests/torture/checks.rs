@@ -31,9 +31,8 @@ pub(crate) struct Verdict {
     /// Those of them in which Redis was restarted without its data and both gates were well: what
     /// writing back the leases is to close.
     pub(crate) write_back_holes: Vec<String>,
-    /// How many of the leases that a well Redis forgot between well gates were being held then, so
-    /// that one sees how much the check of the line above was worth.
-    pub(crate) survived_a_restart: u64,
+    /// How many leases were to be written back so, which tells what the line above is worth.
+    pub(crate) to_write_back: u64,
     /// The most that a reply to each command was late where nothing hindered.
     pub(crate) latest: BTreeMap<&'static str, Micros>,
 }
@@ -57,6 +56,7 @@ pub(crate) fn judge(history: &History) -> Verdict {
         check_fences(&tenures, &mut verdict);
         for tenure in &tenures {
             check_denied(tenure, history, &mut verdict);
+            check_lost(tenure, history, &mut verdict);
         }
     }
     check_late(history, &mut verdict);
@@ -69,9 +69,10 @@ fn certain_until(tenure: &Tenure, history: &History) -> Micros {
         LeaseFrom::Sent(moment) => moment + tenure.lease - 2 * MILLISECOND,
         LeaseFrom::Fence(moment) => {
             // The expiry may have been set before Redis was stopped, and the clock read after.
-            let stops = incidents(history, What::RedisStopped);
-            let stop = stops.filter(|stop| stop.overlaps(moment - FENCE_MARGIN, moment));
-            let earliest = stop.map(|stop| stop.from).min().unwrap_or(moment);
+            let stops = [What::RedisStopped, What::MachineStuttered];
+            let stops = history.incidents.iter().filter(|i| stops.contains(&i.what));
+            let stops = stops.filter(|stop| stop.overlaps(moment - FENCE_MARGIN, moment));
+            let earliest = stops.map(|stop| stop.from).min().unwrap_or(moment);
             earliest.min(moment) + tenure.lease - FENCE_MARGIN
         }
     };
@@ -116,9 +117,9 @@ fn check_exclusion(tenures: &[&Tenure], history: &History, verdict: &mut Verdict
         }
         earlier.push(later);
     }
-    verdict.survived_a_restart += owned
+    verdict.to_write_back += owned
         .iter()
-        .filter(|owned| owned.survived_a_restart(history))
+        .filter(|owned| owned.is_to_be_written_back(history))
         .count() as u64;
 }
 
@@ -181,8 +182,8 @@ impl Owned<'_> {
         self.from >= loss.from
     }
 
-    /// Whether it was to be written back after Redis had lost it.
-    fn survived_a_restart(&self, history: &History) -> bool {
+    /// Whether Redis lost it while it was owned, and well gates were to write it back.
+    fn is_to_be_written_back(&self, history: &History) -> bool {
         let written_back = |loss: &Incident| {
             self.may_be_lost_in(loss)
                 && self.to > loss.to
@@ -250,6 +251,19 @@ fn check_denied(tenure: &Tenure, history: &History, verdict: &mut Verdict) {
         verdict
             .violations
             .push(format!("lost within its lease: {tenure:#?}"));
+    }
+}
+
+/// A session lock is kept as long as its connection lives, if nothing breaks.
+fn check_lost(tenure: &Tenure, history: &History, verdict: &mut Verdict) {
+    let Some(told) = tenure.told_lost else {
+        return;
+    };
+    let mut incidents = history.incidents.iter();
+    if !incidents.any(|i| i.overlaps(tenure.read - WELL_BEFORE, told)) {
+        verdict.violations.push(format!(
+            "a session lock was lost for no reason: {tenure:#?}"
+        ));
     }
 }
 

@@ -196,7 +196,9 @@ impl<'a> Contender<'a> {
         }
         let kept = self.connections[gate].listens_for(hold, &tenure.token);
         if !kept {
-            tenure.until = now() - NOTICE_MARGIN;
+            let told = now();
+            tenure.told_lost = Some(told);
+            tenure.until = told - NOTICE_MARGIN;
             self.world.tally.error("(told that a session lock is lost)");
         }
         kept
@@ -223,6 +225,16 @@ impl<'a> Contender<'a> {
                 return false;
             }
             Reply::Value(Value::Integer(1)) => {
+                let before = Tenure {
+                    until: sent,
+                    ..tenure.clone()
+                };
+                self.world
+                    .chronicle
+                    .write(|history| history.tenures.push(before));
+                tenure.extended = true;
+                tenure.fence = None;
+                tenure.read = now();
                 tenure.lease_from = LeaseFrom::Sent(sent);
                 tenure.lease = lease;
                 return true;
@@ -415,6 +427,7 @@ fn granted(
     Tenure {
         lock: wish.lock,
         token: wish.token.clone(),
+        extended: false,
         through: Through::Gate(gate),
         first_sent,
         read,
@@ -424,6 +437,7 @@ fn granted(
         session: wish.session,
         until: read,
         denied: None,
+        told_lost: None,
     }
 }
 

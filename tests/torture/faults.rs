@@ -18,7 +18,7 @@ const PACE: Duration = Duration::from_secs(1);
 
 /// How long everything is left alone around some of the faults: longer than any lease, and than a
 /// gate takes to find everything as it was.
-const CALM: Duration = Duration::from_secs(5);
+const CALM: Duration = Duration::from_secs(4);
 
 /// What is broken.
 pub(crate) struct Machinery {
@@ -86,7 +86,7 @@ impl Fault {
         match random.between(0, 99) {
             0..10 => Self::RedisForgets {
                 down_ms: random.between(0, 500),
-                in_calm: random.percent(70),
+                in_calm: random.percent(40),
             },
             10..18 => Self::RedisRestarts {
                 down_ms: random.between(0, 500),

@@ -63,8 +63,8 @@ pub(crate) fn figures(counts: &Counts, history: &History, verdict: &Verdict) -> 
     );
     line(
         &mut text,
-        "leases that such a restart met and that were kept",
-        &verdict.survived_a_restart,
+        "leases that were to be written back after such a restart",
+        &verdict.to_write_back,
     );
     line(&mut text, "violations", &verdict.violations.len());
     text
@@ -91,7 +91,7 @@ fn grants(history: &History) -> Vec<Micros> {
     let granted = history
         .tenures
         .iter()
-        .filter(|t| t.through != Through::Redis);
+        .filter(|t| t.through != Through::Redis && !t.extended);
     let mut moments: Vec<_> = granted.map(|tenure| tenure.read).collect();
     moments.sort_unstable();
     moments

@@ -17,15 +17,18 @@ pub(crate) fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap()
 }
 
-/// One acquisition, as its owner knows of it.
+/// One acquisition, as its owner knows of it, or what came of it after a `RELOCK`: between the two the
+/// lock may have been lost with the data of Redis, taken by somebody else, let go, and written back.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenure {
     pub(crate) lock: usize,
     pub(crate) token: String,
+    /// Not granted, but extended.
+    pub(crate) extended: bool,
     pub(crate) through: Through,
     /// When the token was first sent with a request for this lock.
     pub(crate) first_sent: Micros,
-    /// When the grant was read.
+    /// When the grant, or the success of the `RELOCK`, was read.
     pub(crate) read: Micros,
     pub(crate) fence: Option<u64>,
     /// Since when the lease runs, at the latest moment for which that is certain.
@@ -38,6 +41,8 @@ pub(crate) struct Tenure {
     /// When a release, or a new lease, was answered with "this token does not hold the lock", though
     /// nobody had asked for its end before.
     pub(crate) denied: Option<Micros>,
+    /// When the gate said, by a push or by the end of the connection, that a session lock is lost.
+    pub(crate) told_lost: Option<Micros>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

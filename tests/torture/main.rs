@@ -22,8 +22,9 @@
 //! - A **lease** ends it too. It runs from the grant, and the fence tells when that was, less what a
 //!   script may take between setting the expiry and reading the clock (where Redis was stopped just
 //!   then: from the stop). Where there is no fence, or after a `RELOCK`, it runs from the moment
-//!   before the request was sent. A `RELOCK` that nobody knows the outcome of counts where it makes
-//!   the lease end earlier. Asking again with the same token can only make a lease longer.
+//!   before the request was sent. A `RELOCK` that succeeded begins another interval, when its reply was
+//!   read; one that nobody knows the outcome of counts where it makes the lease end earlier. Asking
+//!   again with the same token can only make a lease longer.
 //! - A **session** lock has no lease that its owner could know: it is owned until the owner hears that
 //!   it is lost, less the time that hearing may take (and from when its gate was stopped nothing is
 //!   certain, since nobody can tell the owner anything).

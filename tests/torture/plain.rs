@@ -58,6 +58,7 @@ impl<'a> Plain<'a> {
                     self.own(Tenure {
                         lock,
                         token,
+                        extended: false,
                         through: Through::Redis,
                         first_sent,
                         read: now(),
@@ -67,6 +68,7 @@ impl<'a> Plain<'a> {
                         session: false,
                         until: 0,
                         denied: None,
+                        told_lost: None,
                     });
                     return;
                 }

@@ -15,6 +15,7 @@ fn tenure(token: &str, from: Micros, until: Micros) -> Tenure {
     Tenure {
         lock: 0,
         token: token.to_owned(),
+        extended: false,
         through: Through::Gate(0),
         first_sent: START + from,
         read: fence + 100,
@@ -24,6 +25,7 @@ fn tenure(token: &str, from: Micros, until: Micros) -> Tenure {
         session: false,
         until: START + until,
         denied: None,
+        told_lost: None,
     }
 }
 
@@ -40,6 +42,18 @@ fn plain(token: &str, from: Micros, until: Micros) -> Tenure {
         fence: None,
         lease_from: LeaseFrom::Sent(START + from),
         ..tenure(token, from, until)
+    }
+}
+
+/// What came of this one after a `RELOCK` at `from`.
+fn extended(tenure: &Tenure, from: Micros, until: Micros) -> Tenure {
+    Tenure {
+        extended: true,
+        fence: None,
+        lease_from: LeaseFrom::Sent(START + from),
+        read: START + from + 100,
+        until: START + until,
+        ..tenure.clone()
     }
 }
 
@@ -110,10 +124,7 @@ fn a_lease_that_is_over_is_nobodys() {
         &[],
         "two own",
     );
-    let again = Tenure {
-        lease_from: LeaseFrom::Sent(START + SECOND),
-        ..overstays()
-    };
+    let again = extended(&overstays(), SECOND, 5 * SECOND);
     is_found(&[again, tenure("b", 2_900_000, 3 * SECOND)], &[], "two own");
 }
 
@@ -141,10 +152,7 @@ fn a_loss_of_data_excuses_for_one_lease() {
         &flushed,
         "two own",
     );
-    let confirmed = Tenure {
-        lease_from: LeaseFrom::Sent(START + 1_050_000),
-        ..before()
-    };
+    let confirmed = extended(&before(), 1_050_000, 1_900_000);
     is_found(
         &[confirmed, tenure("b", 1_100_000, 1_200_000)],
         &flushed,
@@ -159,12 +167,24 @@ fn a_loss_of_data_excuses_for_one_lease() {
 }
 
 #[test]
+fn what_is_written_back_after_another_let_go_is_right() {
+    let flushed = [incident(What::Flushed, SECOND, SECOND + 1_000)];
+    let before = tenure("a", 0, 1_500_000);
+    let after = extended(&before, 1_500_000, 3 * SECOND);
+    let meanwhile = plain("b", 1_100_000, 1_200_000);
+    let verdict = is_right(&[before.clone(), meanwhile, after.clone()], &flushed);
+    assert_eq!(verdict.excused_with_plain, 1);
+    let still = plain("b", 1_100_000, 1_600_000);
+    is_found(&[before, still, after], &flushed, "two own");
+}
+
+#[test]
 fn well_gates_are_to_write_back_what_redis_forgot() {
     let tenures = [tenure("a", 0, 1_900_000), tenure("b", 1_700_000, 1_800_000)];
     let forgot = incident(What::Forgot, SECOND, 1_500_000);
     let verdict = is_right(&tenures, std::slice::from_ref(&forgot));
     assert_eq!(verdict.write_back_holes.len(), 1);
-    assert_eq!(verdict.survived_a_restart, 1);
+    assert_eq!(verdict.to_write_back, 1);
     let cut = incident(What::LinkBroken(1), 0, 1_000);
     let verdict = is_right(&tenures, &[cut, forgot]);
     assert_eq!(verdict.excused_after_loss, 1);
@@ -196,6 +216,16 @@ fn a_lease_that_somebody_else_ended_is_found() {
     is_found(&[denied(301_000)], &[], "lost within its lease");
     is_right(&[denied(2 * SECOND)], &[]);
     is_right(&[denied(301_000)], &[incident(What::Flushed, 100, 200)]);
+}
+
+#[test]
+fn a_session_lock_that_is_lost_for_no_reason_is_found() {
+    let lost = || Tenure {
+        told_lost: Some(START + 300_000),
+        ..session("a", 0, 200_000)
+    };
+    is_found(&[lost()], &[], "lost for no reason");
+    is_right(&[lost()], &[incident(What::LinkBroken(0), 0, 1_000)]);
 }
 
 #[test]

@@ -79,7 +79,6 @@ impl Queue {
     /// somebody changed the lock since, or just before; only the store knows.
     pub(super) fn heed(&mut self, dirty: &[LinkId], turn: &Turn<'_>) {
         if let Some(link) = self.armed.filter(|link| dirty.contains(link))
-            && self.asked.is_none()
             && self.belief.is_some()
         {
             self.changed(link, None, turn);

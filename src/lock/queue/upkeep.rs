@@ -94,7 +94,8 @@ impl Queue {
             }
         }
         if let Some(asked) = &mut self.asked {
-            // What it is answered may be from before the loss.
+            // What it is answered may be from before the loss, or of a lock that was lost.
+            asked.again = true;
             asked.forgotten = Some(released);
         }
     }

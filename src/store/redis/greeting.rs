@@ -228,7 +228,7 @@ async fn identify(
     connection: &mut MultiplexedConnection,
 ) -> Result<(Result<Identity, String>, Option<String>), NoLink> {
     let mut info = String::new();
-    for section in ["server", "replication", "memory"] {
+    for section in ["server", "replication", "persistence", "memory"] {
         let mut command = redis::cmd("INFO");
         match connection.send_packed_command(command.arg(section)).await {
             Ok(Value::BulkString(text)) => info.push_str(&String::from_utf8_lossy(&text)),

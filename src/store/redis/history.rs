@@ -9,6 +9,10 @@
 //! 3. for the grace time nobody here may take a lock that is found free, so that other gates can
 //!    write back theirs.
 //!
+//! What says that it takes no writes yet (it is a replica still, or loads its data) is not used at all,
+//! and whenever a question finds that out the grace time begins anew: or it would be over when Redis
+//! takes the first write.
+//!
 //! A Redis that started within the grace time before our first look at it may have forgotten as well:
 //! other gates may have leases to write back.
 
@@ -28,6 +32,8 @@ pub(super) struct Identity {
     pub(super) replication_id: String,
     /// How long the process has run, in whole seconds, rounded either way.
     pub(super) uptime: Duration,
+    /// Why it takes no writes, in the words of Redis; none where it does.
+    pub(super) takes_no_writes: Option<&'static str>,
 }
 
 /// What was seen so far, by all shared connections of a store.
@@ -42,7 +48,7 @@ pub(super) struct History {
 }
 
 impl Identity {
-    /// From the sections `server` and `replication` of `INFO`.
+    /// From the sections `server`, `replication` and `persistence` of `INFO`.
     pub(super) fn read(info: &str) -> Option<Self> {
         let field = |name: &str| {
             info.lines()
@@ -54,6 +60,13 @@ impl Identity {
             // Before Redis 4 there is none: then a restart is all that can be seen.
             replication_id: field("master_replid").unwrap_or_default().to_owned(),
             uptime: Duration::from_secs(field("uptime_in_seconds")?.parse().ok()?),
+            takes_no_writes: if field("loading") == Some("1") {
+                Some("LOADING Redis is loading the dataset in memory")
+            } else if field("role") == Some("slave") {
+                Some("READONLY You can't write against a read only replica.")
+            } else {
+                None
+            },
         })
     }
 
@@ -88,6 +101,21 @@ impl History {
         (left > 0).then(|| left.div_ceil(1_000))
     }
 
+    /// Redis says that it takes no writes now. It may have lost data by the time that it does.
+    pub(super) fn no_writes_yet(&self) {
+        if let Some(grace) = self.grace {
+            self.begin_grace(grace);
+        }
+    }
+
+    fn begin_grace(&self, grace: Duration) -> u64 {
+        let ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let until = clock::now().plus_millis(ms);
+        self.grace_until
+            .send_modify(|before| *before = until.max(*before));
+        ms
+    }
+
     /// A connection was opened and leads to this Redis; nothing was asked on it yet. Returns when
     /// it may be used. `losses` is what the connection was opened under.
     ///
@@ -102,6 +130,10 @@ impl History {
         let Some(grace) = self.grace else {
             return Ok(());
         };
+        if let Some(why) = identity.takes_no_writes {
+            self.no_writes_yet();
+            return Err(NoLink::Failed(why.to_owned()));
+        }
         // Held until everybody has been told: no other connection is used before.
         let mut seen = self.seen.lock().await;
         if losses.has_changed().unwrap_or(false) {
@@ -116,9 +148,7 @@ impl History {
             None => (false, grace.saturating_sub(at_least)),
         };
         *seen = Some(identity.clone());
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        self.grace_until
-            .send_replace(clock::now().plus_millis(wait_ms));
+        let wait_ms = self.begin_grace(wait);
         if forgot {
             tracing::warn!(
                 grace_ms = wait_ms,
@@ -144,8 +174,28 @@ mod tests {
             run_id: "abc".to_owned(),
             replication_id: "def".to_owned(),
             uptime: Duration::from_secs(12),
+            takes_no_writes: None,
         };
         assert_eq!(Identity::read(info), Some(identity));
         assert_eq!(Identity::read("role:master\r\n"), None);
+    }
+
+    #[test]
+    fn a_replica_and_one_that_loads_take_no_writes() {
+        let reason = |more: &str| {
+            let info = format!("run_id:abc\r\nuptime_in_seconds:12\r\n{more}");
+            Identity::read(&info).unwrap().takes_no_writes
+        };
+        assert_eq!(reason("role:master\r\nloading:0\r\n"), None);
+        assert!(
+            reason("role:slave\r\nloading:0\r\n")
+                .unwrap()
+                .starts_with("READONLY ")
+        );
+        assert!(
+            reason("role:master\r\nloading:1\r\n")
+                .unwrap()
+                .starts_with("LOADING ")
+        );
     }
 }

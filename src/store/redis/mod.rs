@@ -121,7 +121,7 @@ impl Store for RedisStore {
         let key = self.key(name);
         if !wants_fence(question) {
             let request = Request::new(&key, question, 0);
-            let waits = takes_free(question).then(|| Arc::clone(&self.history));
+            let (history, waits) = (Arc::clone(&self.history), takes_free(question));
             if let Question::Ask {
                 token,
                 lease_ms,
@@ -131,21 +131,21 @@ impl Store for RedisStore {
             {
                 let first = scripts::bare(&key, token, *lease_ms);
                 return Box::pin(async move {
-                    match ask_bare(&keeper, &first, waits.as_deref()).await {
+                    match ask_bare(&keeper, &first, &history).await {
                         Some(answer) => answer,
-                        None => ask(&keeper, &request, waits.as_deref()).await,
+                        None => ask(&keeper, &request, &history, true).await,
                     }
                 });
             }
-            return Box::pin(async move { ask(&keeper, &request, waits.as_deref()).await });
+            return Box::pin(async move { ask(&keeper, &request, &history, waits).await });
         }
         let (fences, history) = (Arc::clone(&self.fences), Arc::clone(&self.history));
         let (database, question) = (name.database, question.clone());
         Box::pin(async move {
             let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
             let request = Request::new(&key, &question, floor);
-            let waits = takes_free(&question).then_some(&*history);
-            let answer = ask(&keeper, &request, waits).await;
+            let waits = takes_free(&question);
+            let answer = ask(&keeper, &request, &history, waits).await;
             if let Outcome::Granted {
                 fence: Some(fence), ..
             } = answer.outcome
@@ -160,6 +160,9 @@ impl Store for RedisStore {
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
         let reason = self.keepers.get(&(user, name.database))?.trouble()?;
         let (host, port) = (&self.settings.host, self.settings.port);
+        if reason.starts_with("LOADING ") || reason.starts_with("READONLY ") {
+            return Some(Bytes::from(reason));
+        }
         let text = format!("UPSTREAM no connection to Redis at {host}:{port}: {reason}");
         // One line, whatever the system says.
         Some(Bytes::from(text.replace(['\r', '\n'], " ")))
@@ -198,13 +201,13 @@ fn wants_fence(question: &Question) -> bool {
     )
 }
 
-/// `waits` is the history for whose grace time the question has to wait.
-async fn ask(keeper: &Keeper, request: &Request, waits: Option<&History>) -> Answer {
+/// Whoever `waits` is not asked within the grace time.
+async fn ask(keeper: &Keeper, request: &Request, history: &History, waits: bool) -> Answer {
     let link = match keeper.link().await {
         Ok(link) => link,
         Err(text) => return untold(Outcome::Refused(text)),
     };
-    if let Some(ms) = waits.and_then(History::grace_left_ms) {
+    if let Some(ms) = history.grace_left_ms().filter(|_| waits) {
         return untold(Outcome::NotYet { ms });
     }
     let Some(Reading::Done { outcome, read }) = link.ask(request).await else {
@@ -212,7 +215,11 @@ async fn ask(keeper: &Keeper, request: &Request, waits: Option<&History>) -> Ans
         keeper.give_up(&link).await;
         return untold(Outcome::Unknown);
     };
-    if matches!(&outcome, Outcome::NotNow(text) if text.starts_with(b"READONLY")) {
+    let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
+    if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
+        history.no_writes_yet();
+    }
+    if says(b"READONLY") {
         // The address may lead to a new master by now.
         keeper.give_up(&link).await;
     }
@@ -223,9 +230,9 @@ async fn ask(keeper: &Keeper, request: &Request, waits: Option<&History>) -> Ans
 }
 
 /// Takes the lock in the cheapest way; none where that did not help, and the question is to be asked.
-async fn ask_bare(keeper: &Keeper, first: &Cmd, waits: Option<&History>) -> Option<Answer> {
+async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Answer> {
     let link = keeper.link().await.ok()?;
-    if waits.and_then(History::grace_left_ms).is_some() {
+    if history.grace_left_ms().is_some() {
         return None;
     }
     match link.send(first).await {
