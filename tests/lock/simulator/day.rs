@@ -27,7 +27,8 @@ pub(crate) enum Disaster {
     Hang(u64),
     /// The store is gone for so long, and comes back with less.
     Restart(Loss, u64),
-    /// The same while the next question is on its way, or the next that looks at a lock again.
+    /// The same while the next question is on its way, or the next by which a gate
+    /// looks at a lock again that another gate's client has by now.
     RestartNext(Loss, u64, bool),
     /// `FLUSHALL`.
     Flush,
@@ -70,6 +71,8 @@ pub(crate) struct Day {
     /// They hold the lock for at most so long.
     pub(crate) longest_hold: u64,
     pub(crate) disasters: Vec<(u64, Disaster)>,
+    /// Connections break.
+    pub(crate) breaks: bool,
 }
 
 impl Day {
@@ -114,9 +117,12 @@ impl Day {
                 _ => random.one_of(&[50, 1_000, 4_000]) * MILLI,
             },
             disasters: Vec::new(),
+            breaks: false,
         };
         if troubled {
             day.disasters = disasters(random, gates, day.span, small);
+            let breaks = |disaster: &Disaster| matches!(disaster, Disaster::BreakNext(_));
+            day.breaks = day.disasters.iter().any(|(_, disaster)| breaks(disaster));
         }
         let forgets = |disaster: &Disaster| {
             matches!(

@@ -54,8 +54,10 @@ impl World {
             Disaster::Mute(gate) => self.mute(gate),
             Disaster::Hang(span) => self.hang(span),
             Disaster::Restart(loss, span) => self.crash(loss, span),
-            Disaster::RestartNext(loss, span, at_check) => {
-                self.crashes_next = Some((loss, span, at_check));
+            Disaster::RestartNext(loss, span, at_look) => {
+                // Such a moment may not come.
+                let any_at = self.now + if at_look { 500 * MILLI } else { 0 };
+                self.crashes_next = Some((loss, span, any_at));
             }
             Disaster::Flush => self.flush(),
             Disaster::Die(gate) => self.die(gate),

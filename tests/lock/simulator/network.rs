@@ -145,18 +145,7 @@ impl World {
         }
         port.in_flight.push((id, self.count));
         self.asks(gate, &question);
-        let port = &mut self.gates[gate].port;
-        if std::mem::take(&mut port.breaks_next) {
-            let at = self.random.between(0, 2 * self.day.way);
-            self.after(at, Ev::Disaster(Disaster::Break(gate)));
-        }
-        let told = self.gates[gate].heard.is_some();
-        let looks = told && matches!(question, Question::Check { .. } | Question::Ask { .. });
-        let due = |(_, _, at_check): &mut (_, _, bool)| looks || !*at_check;
-        if let Some((loss, span, _)) = self.crashes_next.take_if(due) {
-            let at = self.random.between(0, 2 * self.day.way);
-            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
-        }
+        self.worst_moment(gate, &question);
         let seen = self.gates[gate].largest_fence;
         let delay = self.delay();
         let sent = &mut self.link_mut(link).sent_at;
@@ -173,6 +162,30 @@ impl World {
         };
         self.at(at, Ev::AtStore(message));
         None
+    }
+
+    /// What goes wrong while this question is on its way.
+    fn worst_moment(&mut self, gate: usize, question: &Question) {
+        let trip = 2 * self.day.way;
+        let leaves = self.leaves_with(question);
+        let breaks = leaves.is_some() && self.day.breaks && self.random.percent(30);
+        if let Some((who, request)) = leaves {
+            let at = self.random.between(0, trip);
+            self.after(at, Ev::Vanish(who, request));
+        }
+        if std::mem::take(&mut self.gates[gate].port.breaks_next) || breaks {
+            let at = self.random.between(0, trip);
+            self.after(at, Ev::Disaster(Disaster::Break(gate)));
+        }
+        // The gate looks again at a lock that another gate's client has by now.
+        let told = self.gates[gate].heard.is_some();
+        let looks = told && self.granted_at[0] == Some(gate) && self.granted_at[1] != Some(gate);
+        let now = self.now;
+        let due = |(_, _, any_at): &mut (_, _, u64)| looks || *any_at <= now;
+        if let Some((loss, span, _)) = self.crashes_next.take_if(due) {
+            let at = self.random.between(0, trip);
+            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
+        }
     }
 
     pub(super) fn at_store(&mut self, mut message: Message) {

@@ -1,6 +1,8 @@
 //! The clients: what each is going to do, and what it is told.
 
-use lockgate::lock::{Event, LockRequest, Refusal, Reply, RequestId, Token, UserId, Wait};
+use lockgate::lock::{
+    Event, LockRequest, Question, Refusal, Reply, RequestId, Token, UserId, Wait,
+};
 
 use super::{
     MILLI,
@@ -65,6 +67,8 @@ pub(crate) struct Client {
     hold: u64,
     patience: u64,
     attempts: u32,
+    /// What it waits for.
+    request: Option<RequestId>,
     /// It asked again after closing.
     pub(crate) came_back: bool,
     /// It was granted the lock, and gave it up.
@@ -148,6 +152,7 @@ impl World {
                 false => random.between(0, 150) * MILLI,
             },
             attempts: 0,
+            request: None,
             came_back: false,
             done: false,
             session_of: None,
@@ -248,6 +253,7 @@ impl World {
         };
         let due = due.map(|due| clock.moment(due.micros()));
         let request = self.request(Purpose::Lock(who), gate, due, !client.explicit);
+        self.clients[who].request = Some(request);
         self.checks.asked_at.insert(client.token.clone(), self.now);
         self.tell(|| {
             let (fate, session) = (client.fate, if client.session { ", session" } else { "" });
@@ -314,6 +320,19 @@ impl World {
         } else {
             self.soon_not_held(&client, self.now, false);
         }
+    }
+
+    /// A client that will leave does so while this question is on its way, or not.
+    pub(super) fn leaves_with(&mut self, question: &Question) -> Option<(usize, RequestId)> {
+        let Question::Ask { token, .. } = question else {
+            return None;
+        };
+        let who = self
+            .clients
+            .iter()
+            .position(|client| client.token == *token)?;
+        let leaves = self.clients[who].fate == Fate::Vanishes && self.random.percent(40);
+        Some((who, self.clients[who].request.filter(|_| leaves)?))
     }
 
     /// Comes back with the same token, here or elsewhere.
@@ -452,6 +471,7 @@ impl World {
         }
         assert!(*until > self.time(gate), "a lease that is over was granted");
         self.totals.grants += 1;
+        self.granted_at = [self.granted_at[1], Some(gate)];
         // It counts from when the gate asked, and at the pace of the store's clock.
         let lease = client.lease_ms * MILLI;
         let asked_at = self.gates[gate]
