@@ -22,6 +22,8 @@ pub(crate) struct Lost {
     doubt: bool,
     /// Gates that knew of a change and had not looked yet what it was: they write nothing back.
     pub(crate) unsure: Vec<bool>,
+    /// The token that had the lock when the store crashed.
+    held: Option<Token>,
     /// The token that the store brought back.
     holder: Option<Token>,
     /// A client that knows no gate took the free lock.
@@ -193,6 +195,7 @@ impl World {
             back_at: u64::MAX / 2,
             doubt,
             unsure,
+            held: self.store.holder(self.now).map(|(token, _)| token.clone()),
             holder: None,
             was_taken: false,
         });
@@ -311,11 +314,31 @@ impl World {
         self.excuse(|owner| excused.contains(&owner.token));
     }
 
+    /// A lock that had somebody else when the store crashed, and every gate that granted it was told
+    /// of that, does not come back by a gate's doing.
+    fn is_not_written_back_in_vain(&self, lost: &Lost) {
+        let Some((holder, _)) = self.store.holder(self.now) else {
+            return;
+        };
+        let asked_at = self.checks.asked_at.get(holder);
+        let came_back = asked_at.is_some_and(|at| *at >= lost.crashed_at);
+        let kept = lost.held.as_ref() == Some(holder) || lost.holder.as_ref() == Some(holder);
+        let granted_by = self.checks.granted_by.get(holder);
+        let told = granted_by.is_some_and(|gates| gates.iter().all(|gate| lost.unsure[*gate]));
+        let graceless = self.day.settings.write_back == WriteBack::Off;
+        assert!(
+            graceless || came_back || kept || !told,
+            "{} was written back though its gate knew of a change",
+            show(holder)
+        );
+    }
+
     /// Every lease that was not over is in the store again, until its end.
     pub(super) fn is_written_back(&mut self, number: u64) {
         let Some(lost) = self.loss.take_if(|lost| lost.number == number) else {
             return;
         };
+        self.is_not_written_back_in_vain(&lost);
         let all_well = (0..self.gates.len()).all(|gate| self.was_well_since(gate, &lost));
         if all_well && !lost.doubt && !lost.was_taken {
             for owner in &self.checks.owners {

@@ -13,7 +13,8 @@
 //!
 //! `LOCKGATE_SEED=7 cargo test --test lock simulator -- --nocapture` runs one day and tells it;
 //! `LOCKGATE_SEEDS=100000` runs that many, and `LOCKGATE_GO_ON=1` does not stop at the first
-//! violation but tells of all kinds of them.
+//! violation but tells of all kinds of them. With the feature `planted-faults`,
+//! `LOCKGATE_FAULT=NoDirtyMark` makes that fault on the day that is told.
 
 use std::{any::Any, cell::Cell, collections::BTreeMap, env, panic, sync::Once};
 
@@ -28,6 +29,9 @@ mod store;
 mod world;
 
 use world::{Totals, World};
+
+#[cfg(feature = "planted-faults")]
+use lockgate::lock::fault;
 
 /// Microseconds in a millisecond.
 const MILLI: u64 = 1_000;
@@ -78,6 +82,8 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 #[test]
 fn many_bad_days() {
     if let Some(seed) = number("LOCKGATE_SEED") {
+        #[cfg(feature = "planted-faults")]
+        fault::plant(env::var("LOCKGATE_FAULT").ok().map(|name| fault_of(&name)));
         return World::new(seed, true).run();
     }
     let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS);
@@ -112,6 +118,12 @@ fn many_bad_days() {
     assert!(total.written_back > seeds / 50 && total.told_lost > seeds / 20);
 }
 
+#[cfg(feature = "planted-faults")]
+fn fault_of(name: &str) -> fault::Fault {
+    let named = |fault: &&fault::Fault| format!("{fault:?}") == name;
+    *fault::Fault::ALL.iter().find(named).expect("a fault")
+}
+
 /// Days within which a checker must see that something was left out.
 #[cfg(feature = "planted-faults")]
 const SEEDS_FOR_A_FAULT: u64 = 5_000;
@@ -119,20 +131,18 @@ const SEEDS_FOR_A_FAULT: u64 = 5_000;
 #[cfg(feature = "planted-faults")]
 #[test]
 fn every_planted_fault_is_caught() {
-    use lockgate::lock::fault::{Fault, plant};
-
     let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS_FOR_A_FAULT);
     let mut missed = Vec::new();
-    for fault in Fault::ALL {
-        plant(Some(*fault));
+    for planted in fault::Fault::ALL {
+        fault::plant(Some(*planted));
         let caught = (0..seeds).find_map(|seed| Some((seed, day(seed).err()?)));
-        plant(None);
+        fault::plant(None);
         match caught {
             Some((seed, text)) => {
                 let text: String = text.lines().flat_map(str::chars).take(100).collect();
-                println!("{fault:?} is caught by seed {seed}: {text}");
+                println!("{planted:?} is caught by seed {seed}: {text}");
             }
-            None => missed.push(fault),
+            None => missed.push(planted),
         }
     }
     assert!(missed.is_empty(), "not caught: {missed:?}");

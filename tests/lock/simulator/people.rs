@@ -472,6 +472,8 @@ impl World {
         assert!(*until > self.time(gate), "a lease that is over was granted");
         self.totals.grants += 1;
         self.granted_at = [self.granted_at[1], Some(gate)];
+        let granted_by = self.checks.granted_by.entry(token.clone()).or_default();
+        granted_by.insert(gate);
         // It counts from when the gate asked, and at the pace of the store's clock.
         let lease = client.lease_ms * MILLI;
         let asked_at = self.gates[gate]
