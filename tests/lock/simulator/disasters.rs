@@ -1,5 +1,7 @@
 //! What goes wrong with the store and with gates, and what is promised all the same.
 
+use std::collections::BTreeSet;
+
 use lockgate::lock::{LinkId, Token, WriteBack};
 
 use super::{
@@ -22,8 +24,8 @@ pub(crate) struct Lost {
     doubt: bool,
     /// Gates that knew of a change and had not looked yet what it was: they write nothing back.
     pub(crate) unsure: Vec<bool>,
-    /// The token that had the lock when the store crashed.
-    held: Option<Token>,
+    /// Tokens that had the lock before, and every gate that granted it to them was told of a change.
+    over: BTreeSet<Token>,
     /// The token that the store brought back.
     holder: Option<Token>,
     /// A client that knows no gate took the free lock.
@@ -195,7 +197,7 @@ impl World {
             back_at: u64::MAX / 2,
             doubt,
             unsure,
-            held: self.store.holder(self.now).map(|(token, _)| token.clone()),
+            over: self.known_to_be_over(),
             holder: None,
             was_taken: false,
         });
@@ -314,20 +316,27 @@ impl World {
         self.excuse(|owner| excused.contains(&owner.token));
     }
 
-    /// A lock that had somebody else when the store crashed, and every gate that granted it was told
-    /// of that, does not come back by a gate's doing.
+    fn known_to_be_over(&self) -> BTreeSet<Token> {
+        let is_told =
+            |gates: &BTreeSet<usize>| gates.iter().all(|gate| self.gates[*gate].heard.is_some());
+        let granted = self.checks.granted_by.iter();
+        let over = granted.filter(|(token, gates)| {
+            let is_held = self.store.is_held_by(self.now, token);
+            !is_held && is_told(gates) && !self.is_waited_for(token)
+        });
+        over.map(|(token, _)| token.clone()).collect()
+    }
+
+    /// A lock that its gate knew to be changed does not come back by the gate's doing.
     fn is_not_written_back_in_vain(&self, lost: &Lost) {
         let Some((holder, _)) = self.store.holder(self.now) else {
             return;
         };
         let asked_at = self.checks.asked_at.get(holder);
         let came_back = asked_at.is_some_and(|at| *at >= lost.crashed_at);
-        let kept = lost.held.as_ref() == Some(holder) || lost.holder.as_ref() == Some(holder);
-        let granted_by = self.checks.granted_by.get(holder);
-        let told = granted_by.is_some_and(|gates| gates.iter().all(|gate| lost.unsure[*gate]));
-        let graceless = self.day.settings.write_back == WriteBack::Off;
+        let kept = lost.holder.as_ref() == Some(holder);
         assert!(
-            graceless || came_back || kept || !told,
+            came_back || kept || !lost.over.contains(holder),
             "{} was written back though its gate knew of a change",
             show(holder)
         );

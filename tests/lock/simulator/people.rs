@@ -293,6 +293,14 @@ impl World {
         }
     }
 
+    /// A client waits with this token.
+    pub(super) fn is_waited_for(&self, token: &Token) -> bool {
+        self.checks.sent.values().any(|sent| match sent.purpose {
+            Purpose::Lock(who) => sent.waits() && self.clients[who].token == *token,
+            _ => false,
+        })
+    }
+
     fn waits(&self, request: RequestId) -> bool {
         self.checks.sent.get(&request).is_some_and(Sent::waits)
     }
