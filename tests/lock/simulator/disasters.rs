@@ -188,6 +188,7 @@ impl World {
         if self.is_down {
             return;
         }
+        self.forgets_again();
         self.totals.losses += 1;
         let doubt = self.gates.iter().any(Gate::missed_a_change);
         let unsure = self.gates.iter().map(|gate| gate.heard.is_some()).collect();
@@ -209,6 +210,18 @@ impl World {
             self.break_link(gate);
         }
         self.after(span, Ev::Back(loss, self.now));
+    }
+
+    /// Another loss before the grace of the last one was over: what a gate was not sure of then it
+    /// has looked at by now, and does not write back either.
+    fn forgets_again(&mut self) {
+        let Some(lost) = &self.loss else {
+            return;
+        };
+        let (unsure, back_at) = (lost.unsure.clone(), lost.back_at);
+        if self.now < back_at.saturating_add(GRACE) {
+            self.excuse(|owner| owner.since < back_at && owner.gate.is_some_and(|it| unsure[it]));
+        }
     }
 
     pub(super) fn back(&mut self, loss: Loss, crashed_at: u64) {

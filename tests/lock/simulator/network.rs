@@ -277,6 +277,7 @@ impl World {
         // Not to hold the lock does not tell who does.
         let tells = !matches!(answer.outcome, Outcome::Held { holder: None, .. });
         if answer.armed.is_some() && tells {
+            it.reads_on = Some(link);
             it.knows = it.knows.max(version);
             // What was told while the question was on its way may be newer than its answer.
             it.heard = it.heard.filter(|heard| *heard > sent_at);
@@ -303,7 +304,10 @@ impl World {
             return self.feed(gate, Event::Deaf { link, ask_at });
         }
         self.tell(|| format!("gate {gate} hears of a change"));
-        self.gates[gate].heard = Some(self.count);
+        // Before its first answer on a connection a gate cannot tell what a push is about.
+        if self.gates[gate].reads_on == Some(link) {
+            self.gates[gate].heard = Some(self.count);
+        }
         if let Some(lost) = self.loss.as_mut().filter(|_| !alive) {
             lost.unsure[gate] = true;
         }
