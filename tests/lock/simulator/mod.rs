@@ -5,7 +5,8 @@
 //! killed, and clocks that run at their own pace.
 //!
 //! - `day`: what kind of day it is; `world`: its clock, and what must hold at any time;
-//! - `store`, `network`, `gates`, `people`: who takes part; a gate here is the driver of its queue;
+//! - `store`, `network`, `gates`: who takes part; a gate here is the driver of its queue;
+//! - `people`: the clients, and `owners`: what they do when they have the lock;
 //! - `disasters`: what goes wrong, and what is promised all the same;
 //! - `checks`: what clients were told, and whether that may be so.
 //!
@@ -23,6 +24,7 @@ mod day;
 mod disasters;
 mod gates;
 mod network;
+mod owners;
 mod people;
 mod random;
 mod store;
