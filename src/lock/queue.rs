@@ -551,7 +551,8 @@ impl Queue {
                 || asked.retry_at.is_some()
                 || turn.now.millis_since(asked.sent_at) >= turn.settings.answer_within_ms
         };
-        self.belief.is_none() && self.asked.as_ref().is_some_and(late)
+        let troubled = self.trouble.is_some() || self.asked.as_ref().is_some_and(late);
+        self.belief.is_none() && troubled
     }
 
     fn unanswered(&self) -> Reply {

@@ -438,6 +438,17 @@ fn what_nobody_wants_any_more_and_was_never_answered_is_released_and_once_more_l
 }
 
 #[test]
+fn a_wait_that_ends_before_the_store_takes_writes_is_the_error_of_the_store() {
+    scenario(&[
+        ("1 lock a wait 300", "ask a"),
+        ("not now MASTERDOWN", ""),
+        ("after 100", "ask a"),
+        ("not yet 1500", ""),
+        ("after 200", "1 Store(b\"MASTERDOWN\")"),
+    ]);
+}
+
+#[test]
 fn a_wait_that_ends_while_the_store_does_not_answer_is_an_error() {
     scenario(&[
         ("1 lock a wait 5000", "ask a"),

@@ -241,7 +241,19 @@ async fn identify(
             Err(error) => return Err(NoLink::Failed(error.to_string())),
         }
     }
-    let identity = Identity::read(&info).ok_or_else(|| "INFO does not say".to_owned());
+    let mut identity = Identity::read(&info).ok_or_else(|| "INFO does not say".to_owned());
+    if let Ok(Identity {
+        takes_no_writes: Some(why),
+        ..
+    }) = &mut identity
+    {
+        // In its own words, which say more. Writing nothing writes nothing.
+        let mut write = redis::cmd("SETRANGE");
+        let refusal = say(connection, write.arg(FENCE_KEY).arg(0).arg("")).await?;
+        if let Some(error) = refusal.err().filter(is_passing) {
+            *why = String::from_utf8_lossy(&error_text(&error)).into_owned();
+        }
+    }
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let evicts = field("maxmemory_policy:")
         .filter(|policy| *policy != "noeviction")
@@ -332,17 +344,22 @@ async fn entry(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<
         Ok(()) => Ok(()),
         Err(error) => {
             let text = error_text(&error);
-            let passing = matches!(
-                error.code(),
-                "LOADING" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN"
-            ) || text.starts_with(b"ERR max number of clients");
-            Err(if passing {
+            let full = text.starts_with(b"ERR max number of clients");
+            Err(if full || is_passing(&error) {
                 NoLink::Failed(String::from_utf8_lossy(&text).into_owned())
             } else {
                 NoLink::Refused(text)
             })
         }
     }
+}
+
+/// It may help to ask again later.
+fn is_passing(error: &ServerError) -> bool {
+    matches!(
+        error.code(),
+        "LOADING" | "MASTERDOWN" | "READONLY" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN"
+    )
 }
 
 /// Asks to be told of changes; the reason where Redis refuses.

@@ -33,7 +33,7 @@ pub(super) struct Identity {
     /// How long the process has run, in whole seconds, rounded either way.
     pub(super) uptime: Duration,
     /// Why it takes no writes, in the words of Redis; none where it does.
-    pub(super) takes_no_writes: Option<&'static str>,
+    pub(super) takes_no_writes: Option<String>,
 }
 
 /// What was seen so far, by all shared connections of a store.
@@ -61,9 +61,9 @@ impl Identity {
             replication_id: field("master_replid").unwrap_or_default().to_owned(),
             uptime: Duration::from_secs(field("uptime_in_seconds")?.parse().ok()?),
             takes_no_writes: if field("loading") == Some("1") {
-                Some("LOADING Redis is loading the dataset in memory")
+                Some("LOADING Redis is loading the dataset in memory".to_owned())
             } else if field("role") == Some("slave") {
-                Some("READONLY You can't write against a read only replica.")
+                Some("READONLY You can't write against a read only replica.".to_owned())
             } else {
                 None
             },
@@ -130,9 +130,9 @@ impl History {
         let Some(grace) = self.grace else {
             return Ok(());
         };
-        if let Some(why) = identity.takes_no_writes {
+        if let Some(why) = &identity.takes_no_writes {
             self.no_writes_yet();
-            return Err(NoLink::Failed(why.to_owned()));
+            return Err(NoLink::Failed(why.clone()));
         }
         // Held until everybody has been told: no other connection is used before.
         let mut seen = self.seen.lock().await;

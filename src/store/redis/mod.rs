@@ -160,7 +160,8 @@ impl Store for RedisStore {
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
         let reason = self.keepers.get(&(user, name.database))?.trouble()?;
         let (host, port) = (&self.settings.host, self.settings.port);
-        if reason.starts_with("LOADING ") || reason.starts_with("READONLY ") {
+        let own_words = ["LOADING ", "READONLY ", "MASTERDOWN "];
+        if own_words.iter().any(|word| reason.starts_with(word)) {
             return Some(Bytes::from(reason));
         }
         let text = format!("UPSTREAM no connection to Redis at {host}:{port}: {reason}");

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{AT_ONCE, gate_before, holder, is_error, pttl, timed, waiter};
+use super::{AT_ONCE, gate_before, holder, is_error, pttl, reset, timed, waiter};
 use crate::support::{Client, Machine, Place, Proxy, RedisServer, Value, eventually};
 
 /// The client's connection to one gate is gone, and it asked again through another one, which it may
@@ -50,9 +50,11 @@ fn whoever_asked_again_at_another_gate_while_its_grant_was_under_way_keeps_the_l
     for late in [false, true] {
         let mut first = one.client();
         proxy.drop_replies(true);
-        first.send(&["LOCK", "k", "TOKEN", "t", "PX", "30000"]);
+        // It is told that it did not get the lock, and goes.
+        first.send(&["LOCK", "k", "TOKEN", "t", "PX", "30000", "WAIT", "300"]);
         eventually("Redis did it", || holder(&redis, "k") == "t");
-        drop(first);
+        assert!(first.read_reply() != "t");
+        reset(first);
         thread::sleep(Duration::from_millis(50));
         let reconnects = || {
             proxy.cut();
@@ -134,8 +136,10 @@ fn after_each_write_of_the_gate_a_foreign_delete_is_noticed() {
         let mut owner = place.client();
         assert_eq!(owner.say("LOCK k TOKEN t PX 60000"), "t");
         write(&place, &mut owner);
-        let mut next = waiter(&place.gate, "k", "next", 1);
-        next.hears_nothing_for(Duration::from_millis(10));
+        // Nobody asks how many wait: that would be a read of the key, too.
+        let mut next = place.client();
+        next.send(&["LOCK", "k", "TOKEN", "next"]);
+        next.hears_nothing_for(Duration::from_millis(30));
         assert_eq!(direct.say("DEL k"), 1, "{what}");
         let (reply, took) = timed(|| next.read_reply());
         assert_eq!(reply, "next", "{what}");
@@ -203,6 +207,32 @@ fn a_command_that_was_given_up_on_and_comes_late_takes_the_lock_for_nobody() {
         assert_eq!(next.say("UNLOCK k next"), 1);
         thread::sleep(Duration::from_millis(500));
         assert_eq!(direct.say("EXISTS k"), 0);
+    }
+}
+
+/// It comes when what it did was to be undone already: its connection is ended before, and where the
+/// user may not do so it is undone once more.
+#[test]
+fn a_command_that_comes_after_it_was_undone_takes_the_lock_for_nobody() {
+    let _machine = Machine::alone();
+    for (right, late) in [("+client|kill", 2_500), ("-client|kill", 1_400)] {
+        let redis = RedisServer::start(&[
+            "--user", "default", "on", "nopass", "~*", "&*", "+@all", right,
+        ]);
+        let proxy = Proxy::before(redis.address());
+        let gate = gate_before(&proxy.url(), &[("LOCKGATE_UPSTREAM_TIMEOUT", "800ms")]);
+        let mut client = gate.client();
+        let sent = Instant::now();
+        proxy.delay(Duration::from_millis(late));
+        client.send(&["LOCK", "k", "WAIT", "300", "PX", "60000"]);
+        client.hears_nothing_for(Duration::from_millis(100));
+        // What was sent is on its way still; what follows overtakes it.
+        proxy.delay(Duration::ZERO);
+        assert!(matches!(client.read_reply(), Value::Nil | Value::Error(_)));
+        let mut direct = redis.client();
+        let undone = Duration::from_millis(late + 1_200);
+        thread::sleep(undone.saturating_sub(sent.elapsed()));
+        assert_eq!(direct.say("EXISTS k"), 0, "{right}");
     }
 }
 
