@@ -74,6 +74,8 @@ pub(crate) struct Checks {
     pub(crate) zombies: BTreeSet<Token>,
     /// When a client asked for the lock with this token last.
     pub(crate) asked_at: BTreeMap<Token, u64>,
+    /// The gates that granted the lock to this token.
+    pub(crate) granted_by: BTreeMap<Token, BTreeSet<usize>>,
     /// The gate that granted the lock to this token and released it again.
     pub(crate) released_by: BTreeMap<Token, usize>,
     /// Fences in the order in which clients were told.

@@ -27,7 +27,8 @@ pub(crate) enum Disaster {
     Hang(u64),
     /// The store is gone for so long, and comes back with less.
     Restart(Loss, u64),
-    /// The same while the next question is on its way, or the next that looks at a lock again.
+    /// The same while the next question is on its way, or the next by which a gate
+    /// looks at a lock again that another gate's client has by now.
     RestartNext(Loss, u64, bool),
     /// `FLUSHALL`.
     Flush,
@@ -43,6 +44,8 @@ pub(crate) struct Day {
     pub(crate) gates: usize,
     /// One gate, clients who do what they should, and nothing goes wrong.
     pub(crate) calm: bool,
+    /// Few gates and clients, and one thing at a time goes wrong, at the worst moment.
+    pub(crate) small: bool,
     /// The longest way between a gate and the store.
     pub(crate) way: u64,
     /// Pushes lost, in percent.
@@ -68,44 +71,58 @@ pub(crate) struct Day {
     /// They hold the lock for at most so long.
     pub(crate) longest_hold: u64,
     pub(crate) disasters: Vec<(u64, Disaster)>,
+    /// Connections break.
+    pub(crate) breaks: bool,
 }
 
 impl Day {
     pub(crate) fn new(seed: u64, random: &mut Random) -> Self {
         let calm = seed.is_multiple_of(8);
-        let gates = if calm { 1 } else { 1 + random.below(4) };
-        let troubled = !calm && random.percent(65);
+        let troubled = !calm && random.percent(75);
+        let small = troubled && random.percent(50);
+        let gates = match (calm, small) {
+            (true, _) => 1,
+            (_, true) => 1 + random.below(2),
+            _ => 1 + random.below(4),
+        };
         let mut day = Self {
             settings: settings(random),
             gates,
             calm,
-            way: random.one_of(&[50, 300, 2_000, 20_000]),
-            loss: if calm {
-                0
-            } else {
-                random.one_of(&[0, 0, 0, 20, 100])
+            small,
+            way: match small {
+                true => random.one_of(&[2_000, 20_000]),
+                false => random.one_of(&[50, 300, 2_000, 20_000]),
             },
-            tells: calm || random.percent(92),
+            loss: match calm || small {
+                true => 0,
+                false => random.one_of(&[0, 0, 0, 20, 100]),
+            },
+            tells: calm || small || random.percent(90),
             kills: random.percent(70),
             drifts: !calm && random.percent(25),
-            short_leases: !calm && !troubled && random.percent(30),
+            short_leases: !calm && !troubled && random.percent(40),
             forgot_first: random.percent(50),
             sessions: random.one_of(&[0, 10, 60]),
             fences: random.one_of(&[0, 30, 100]),
             counter: 0,
-            span: match troubled {
-                false => random.one_of(&[5, 100, 1_000]) * MILLI,
-                true => random.one_of(&[100, 1_000, 4_000]) * MILLI,
+            span: match (troubled, small) {
+                (false, _) => random.one_of(&[5, 100, 1_000]) * MILLI,
+                (_, true) => random.one_of(&[100, 500, 1_500]) * MILLI,
+                _ => random.one_of(&[100, 1_000, 4_000]) * MILLI,
             },
-            longest_hold: if troubled {
-                random.one_of(&[50, 1_000, 4_000]) * MILLI
-            } else {
-                100 * MILLI
+            longest_hold: match (troubled, small) {
+                (false, _) => 100 * MILLI,
+                (_, true) => random.one_of(&[100, 1_000, 3_000]) * MILLI,
+                _ => random.one_of(&[50, 1_000, 4_000]) * MILLI,
             },
             disasters: Vec::new(),
+            breaks: false,
         };
         if troubled {
-            day.disasters = disasters(random, gates, day.span);
+            day.disasters = disasters(random, gates, day.span, small);
+            let breaks = |disaster: &Disaster| matches!(disaster, Disaster::BreakNext(_));
+            day.breaks = day.disasters.iter().any(|(_, disaster)| breaks(disaster));
         }
         let forgets = |disaster: &Disaster| {
             matches!(
@@ -135,6 +152,8 @@ fn settings(random: &mut Random) -> Settings {
             WriteBack::All,
             WriteBack::All,
             WriteBack::All,
+            WriteBack::All,
+            WriteBack::All,
             WriteBack::Session,
             WriteBack::Off,
         ]),
@@ -143,12 +162,12 @@ fn settings(random: &mut Random) -> Settings {
 }
 
 /// One or a few kinds a day, so that what one of them does is not hidden by the others.
-fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster)> {
-    let (breaks, hangs, losses, deaths, others) = match random.between(1, 10) {
-        1..=3 => (random.between(1, 8), 0, 0, 0, 0),
-        4 => (0, 1, 0, 0, random.between(0, 1)),
-        5..=7 => (0, 0, random.between(1, 2), 0, 0),
-        8 => (random.between(0, 2), 0, random.between(1, 3), 0, 0),
+fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(u64, Disaster)> {
+    let kind = random.between(1, if small { 7 } else { 10 });
+    let (breaks, hangs, losses, deaths, others) = match kind {
+        1..=3 => (random.between(1, if small { 3 } else { 8 }), 0, 0, 0, 0),
+        4..=7 => (0, 0, random.between(1, 2), 0, 0),
+        8 => (0, 1, 0, 0, random.between(0, 1)),
         9 => (random.between(0, 2), 0, 0, random.between(1, 2), 1),
         _ => (
             random.between(0, 4),
@@ -166,8 +185,8 @@ fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster
     for _ in 0..breaks {
         let gate = random.below(gates);
         let disaster = match random.between(1, 10) {
-            1..=3 => Disaster::Break(gate),
-            4..=8 => Disaster::BreakNext(gate),
+            1..=2 => Disaster::Break(gate),
+            3..=8 => Disaster::BreakNext(gate),
             _ => Disaster::Mute(gate),
         };
         add(random, disaster);
@@ -187,9 +206,9 @@ fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster
         };
         let longest = random.one_of(&[50, 300, 1_200]);
         let span = random.between(5, longest) * MILLI;
-        let disaster = match random.percent(45) {
+        let disaster = match random.percent(if small { 20 } else { 50 }) {
             true => Disaster::Restart(loss, span),
-            false => Disaster::RestartNext(loss, span, random.percent(40)),
+            false => Disaster::RestartNext(loss, span, random.percent(60)),
         };
         add(random, disaster);
     }

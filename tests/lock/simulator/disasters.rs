@@ -1,5 +1,7 @@
 //! What goes wrong with the store and with gates, and what is promised all the same.
 
+use std::collections::BTreeSet;
+
 use lockgate::lock::{LinkId, Token, WriteBack};
 
 use super::{
@@ -22,6 +24,8 @@ pub(crate) struct Lost {
     doubt: bool,
     /// Gates that knew of a change and had not looked yet what it was: they write nothing back.
     pub(crate) unsure: Vec<bool>,
+    /// Tokens that had the lock before, and every gate that granted it to them was told of a change.
+    over: BTreeSet<Token>,
     /// The token that the store brought back.
     holder: Option<Token>,
     /// A client that knows no gate took the free lock.
@@ -54,8 +58,10 @@ impl World {
             Disaster::Mute(gate) => self.mute(gate),
             Disaster::Hang(span) => self.hang(span),
             Disaster::Restart(loss, span) => self.crash(loss, span),
-            Disaster::RestartNext(loss, span, at_check) => {
-                self.crashes_next = Some((loss, span, at_check));
+            Disaster::RestartNext(loss, span, at_look) => {
+                // Such a moment may not come.
+                let any_at = self.now + if at_look { 500 * MILLI } else { 0 };
+                self.crashes_next = Some((loss, span, any_at));
             }
             Disaster::Flush => self.flush(),
             Disaster::Die(gate) => self.die(gate),
@@ -182,6 +188,7 @@ impl World {
         if self.is_down {
             return;
         }
+        self.forgets_again();
         self.totals.losses += 1;
         let doubt = self.gates.iter().any(Gate::missed_a_change);
         let unsure = self.gates.iter().map(|gate| gate.heard.is_some()).collect();
@@ -191,6 +198,7 @@ impl World {
             back_at: u64::MAX / 2,
             doubt,
             unsure,
+            over: self.known_to_be_over(),
             holder: None,
             was_taken: false,
         });
@@ -202,6 +210,18 @@ impl World {
             self.break_link(gate);
         }
         self.after(span, Ev::Back(loss, self.now));
+    }
+
+    /// Another loss before the grace of the last one was over: what a gate was not sure of then it
+    /// has looked at by now, and does not write back either.
+    fn forgets_again(&mut self) {
+        let Some(lost) = &self.loss else {
+            return;
+        };
+        let (unsure, back_at) = (lost.unsure.clone(), lost.back_at);
+        if self.now < back_at.saturating_add(GRACE) {
+            self.excuse(|owner| owner.since < back_at && owner.gate.is_some_and(|it| unsure[it]));
+        }
     }
 
     pub(super) fn back(&mut self, loss: Loss, crashed_at: u64) {
@@ -300,9 +320,8 @@ impl World {
             .filter(|owner| owner.since < lost.back_at)
             .filter(|owner| !self.store.is_held_by(self.now, &owner.token))
             .filter(|owner| {
-                owner
-                    .gate
-                    .is_none_or(|gate| lost.unsure[gate] || !self.was_well_since(gate, &lost))
+                let safe = |gate: usize| !lost.unsure[gate] && self.was_well_since(gate, &lost);
+                owner.orphan || !owner.gate.is_some_and(safe)
             })
             .map(|owner| owner.token.clone())
             .collect();
@@ -310,11 +329,38 @@ impl World {
         self.excuse(|owner| excused.contains(&owner.token));
     }
 
+    fn known_to_be_over(&self) -> BTreeSet<Token> {
+        let is_told =
+            |gates: &BTreeSet<usize>| gates.iter().all(|gate| self.gates[*gate].heard.is_some());
+        let granted = self.checks.granted_by.iter();
+        let over = granted.filter(|(token, gates)| {
+            let is_held = self.store.is_held_by(self.now, token);
+            !is_held && is_told(gates) && !self.is_waited_for(token)
+        });
+        over.map(|(token, _)| token.clone()).collect()
+    }
+
+    /// A lock that its gate knew to be changed does not come back by the gate's doing.
+    fn is_not_written_back_in_vain(&self, lost: &Lost) {
+        let Some((holder, _)) = self.store.holder(self.now) else {
+            return;
+        };
+        let asked_at = self.checks.asked_at.get(holder);
+        let came_back = asked_at.is_some_and(|at| *at >= lost.crashed_at);
+        let kept = lost.holder.as_ref() == Some(holder);
+        assert!(
+            came_back || kept || !lost.over.contains(holder),
+            "{} was written back though its gate knew of a change",
+            show(holder)
+        );
+    }
+
     /// Every lease that was not over is in the store again, until its end.
     pub(super) fn is_written_back(&mut self, number: u64) {
         let Some(lost) = self.loss.take_if(|lost| lost.number == number) else {
             return;
         };
+        self.is_not_written_back_in_vain(&lost);
         let all_well = (0..self.gates.len()).all(|gate| self.was_well_since(gate, &lost));
         if all_well && !lost.doubt && !lost.was_taken {
             for owner in &self.checks.owners {

@@ -1,6 +1,6 @@
 //! The gates: each the driver of its queue. It performs the actions and keeps the timers.
 
-use lockgate::lock::{Action, Event, Queue, Time, Token};
+use lockgate::lock::{Action, Event, LinkId, Queue, Time, Token};
 
 use super::{
     network::Port,
@@ -55,6 +55,8 @@ pub(crate) struct Gate {
     pub(crate) largest_fence: u64,
     /// The version of the store that it knows of.
     pub(crate) knows: u64,
+    /// The connection that it read the lock on last.
+    pub(crate) reads_on: Option<LinkId>,
     /// When it was told of a change that it did not look at yet, as a count of events.
     pub(crate) heard: Option<u64>,
     /// The version of the latest change that somebody else made.

@@ -5,7 +5,8 @@
 //! killed, and clocks that run at their own pace.
 //!
 //! - `day`: what kind of day it is; `world`: its clock, and what must hold at any time;
-//! - `store`, `network`, `gates`, `people`: who takes part; a gate here is the driver of its queue;
+//! - `store`, `network`, `gates`: who takes part; a gate here is the driver of its queue;
+//! - `people`: the clients, and `owners`: what they do when they have the lock;
 //! - `disasters`: what goes wrong, and what is promised all the same;
 //! - `checks`: what clients were told, and whether that may be so.
 //!
@@ -13,7 +14,8 @@
 //!
 //! `LOCKGATE_SEED=7 cargo test --test lock simulator -- --nocapture` runs one day and tells it;
 //! `LOCKGATE_SEEDS=100000` runs that many, and `LOCKGATE_GO_ON=1` does not stop at the first
-//! violation but tells of all kinds of them.
+//! violation but tells of all kinds of them. With the feature `planted-faults`,
+//! `LOCKGATE_FAULT=NoDirtyMark` makes that fault on the day that is told.
 
 use std::{any::Any, cell::Cell, collections::BTreeMap, env, panic, sync::Once};
 
@@ -22,12 +24,16 @@ mod day;
 mod disasters;
 mod gates;
 mod network;
+mod owners;
 mod people;
 mod random;
 mod store;
 mod world;
 
 use world::{Totals, World};
+
+#[cfg(feature = "planted-faults")]
+use lockgate::lock::fault;
 
 /// Microseconds in a millisecond.
 const MILLI: u64 = 1_000;
@@ -78,6 +84,8 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 #[test]
 fn many_bad_days() {
     if let Some(seed) = number("LOCKGATE_SEED") {
+        #[cfg(feature = "planted-faults")]
+        fault::plant(env::var("LOCKGATE_FAULT").ok().map(|name| fault_of(&name)));
         return World::new(seed, true).run();
     }
     let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS);
@@ -108,8 +116,14 @@ fn many_bad_days() {
     // Days on which nothing happens would prove nothing.
     assert!(total.grants > 5 * seeds && total.vanished > seeds && total.retries > seeds / 2);
     assert!(total.sessions > seeds && total.fences > seeds && total.breaks > seeds);
-    assert!(total.losses > seeds / 10 && total.deaths > seeds / 10 && total.late > seeds / 100);
+    assert!(total.losses > seeds / 10 && total.deaths > seeds / 30 && total.late > seeds / 100);
     assert!(total.written_back > seeds / 50 && total.told_lost > seeds / 20);
+}
+
+#[cfg(feature = "planted-faults")]
+fn fault_of(name: &str) -> fault::Fault {
+    let named = |fault: &&fault::Fault| format!("{fault:?}") == name;
+    *fault::Fault::ALL.iter().find(named).expect("a fault")
 }
 
 /// Days within which a checker must see that something was left out.
@@ -119,20 +133,18 @@ const SEEDS_FOR_A_FAULT: u64 = 5_000;
 #[cfg(feature = "planted-faults")]
 #[test]
 fn every_planted_fault_is_caught() {
-    use lockgate::lock::fault::{Fault, plant};
-
     let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS_FOR_A_FAULT);
     let mut missed = Vec::new();
-    for fault in Fault::ALL {
-        plant(Some(*fault));
+    for planted in fault::Fault::ALL {
+        fault::plant(Some(*planted));
         let caught = (0..seeds).find_map(|seed| Some((seed, day(seed).err()?)));
-        plant(None);
+        fault::plant(None);
         match caught {
             Some((seed, text)) => {
                 let text: String = text.lines().flat_map(str::chars).take(100).collect();
-                println!("{fault:?} is caught by seed {seed}: {text}");
+                println!("{planted:?} is caught by seed {seed}: {text}");
             }
-            None => missed.push(fault),
+            None => missed.push(planted),
         }
     }
     assert!(missed.is_empty(), "not caught: {missed:?}");

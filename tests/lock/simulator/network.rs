@@ -145,18 +145,7 @@ impl World {
         }
         port.in_flight.push((id, self.count));
         self.asks(gate, &question);
-        let port = &mut self.gates[gate].port;
-        if std::mem::take(&mut port.breaks_next) {
-            let at = self.random.between(0, 2 * self.day.way);
-            self.after(at, Ev::Disaster(Disaster::Break(gate)));
-        }
-        let told = self.gates[gate].heard.is_some();
-        let looks = told && matches!(question, Question::Check { .. } | Question::Ask { .. });
-        let due = |(_, _, at_check): &mut (_, _, bool)| looks || !*at_check;
-        if let Some((loss, span, _)) = self.crashes_next.take_if(due) {
-            let at = self.random.between(0, 2 * self.day.way);
-            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
-        }
+        self.worst_moment(gate, &question);
         let seen = self.gates[gate].largest_fence;
         let delay = self.delay();
         let sent = &mut self.link_mut(link).sent_at;
@@ -173,6 +162,30 @@ impl World {
         };
         self.at(at, Ev::AtStore(message));
         None
+    }
+
+    /// What goes wrong while this question is on its way.
+    fn worst_moment(&mut self, gate: usize, question: &Question) {
+        let trip = 2 * self.day.way;
+        let leaves = self.leaves_with(question);
+        let breaks = leaves.is_some() && self.day.breaks && self.random.percent(30);
+        if let Some((who, request)) = leaves {
+            let at = self.random.between(0, trip);
+            self.after(at, Ev::Vanish(who, request));
+        }
+        if std::mem::take(&mut self.gates[gate].port.breaks_next) || breaks {
+            let at = self.random.between(0, trip);
+            self.after(at, Ev::Disaster(Disaster::Break(gate)));
+        }
+        // The gate looks again at a lock that another gate's client has by now.
+        let told = self.gates[gate].heard.is_some();
+        let looks = told && self.granted_at[0] == Some(gate) && self.granted_at[1] != Some(gate);
+        let now = self.now;
+        let due = |(_, _, any_at): &mut (_, _, u64)| looks || *any_at <= now;
+        if let Some((loss, span, _)) = self.crashes_next.take_if(due) {
+            let at = self.random.between(0, trip);
+            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
+        }
     }
 
     pub(super) fn at_store(&mut self, mut message: Message) {
@@ -210,6 +223,14 @@ impl World {
             return;
         }
         let (link, id, question) = (message.link, message.id, &message.question);
+        if let Question::Restore { over, .. } = question
+            && self
+                .store
+                .holder(self.now)
+                .is_some_and(|(it, _)| over.contains(it))
+        {
+            self.totals.overwritten += 1;
+        }
         let answer = self.store.answer(self.now, link, question, message.seen);
         let late = if alive { "" } else { ", late" };
         self.tell(|| {
@@ -256,6 +277,7 @@ impl World {
         // Not to hold the lock does not tell who does.
         let tells = !matches!(answer.outcome, Outcome::Held { holder: None, .. });
         if answer.armed.is_some() && tells {
+            it.reads_on = Some(link);
             it.knows = it.knows.max(version);
             // What was told while the question was on its way may be newer than its answer.
             it.heard = it.heard.filter(|heard| *heard > sent_at);
@@ -282,7 +304,10 @@ impl World {
             return self.feed(gate, Event::Deaf { link, ask_at });
         }
         self.tell(|| format!("gate {gate} hears of a change"));
-        self.gates[gate].heard = Some(self.count);
+        // Before its first answer on a connection a gate cannot tell what a push is about.
+        if self.gates[gate].reads_on == Some(link) {
+            self.gates[gate].heard = Some(self.count);
+        }
         if let Some(lost) = self.loss.as_mut().filter(|_| !alive) {
             lost.unsure[gate] = true;
         }

@@ -1,15 +1,15 @@
-//! The clients: what each is going to do, and what it is told.
+//! The clients: what each is going to do, until it is granted the lock.
 
-use lockgate::lock::{Event, LockRequest, Refusal, Reply, RequestId, Token, UserId, Wait};
+use lockgate::lock::{Event, LockRequest, Question, RequestId, Token, UserId, Wait};
 
 use super::{
     MILLI,
-    checks::{Owner, Purpose, Sent},
-    day::{GRACE, LONGEST_RECONNECT},
+    checks::{Purpose, Sent},
+    day::GRACE,
     world::{Ev, World},
 };
 
-const USER: UserId = UserId(0);
+pub(super) const USER: UserId = UserId(0);
 
 /// So long after it unlocked a client closes the connection of its session, in microseconds.
 pub(crate) const SESSION_ENDS_WITHIN: u64 = 2_500 * MILLI;
@@ -53,29 +53,32 @@ pub(crate) enum Fate {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    gate: usize,
-    fate: Fate,
+    pub(crate) gate: usize,
+    pub(crate) fate: Fate,
     pub(crate) token: Token,
     pub(crate) explicit: bool,
-    session: bool,
-    fence: bool,
+    pub(crate) session: bool,
+    pub(crate) fence: bool,
     pub(crate) lease_ms: u64,
-    wait_ms: Option<u64>,
-    try_only: bool,
-    hold: u64,
-    patience: u64,
-    attempts: u32,
+    pub(crate) wait_ms: Option<u64>,
+    pub(crate) try_only: bool,
+    pub(crate) hold: u64,
+    pub(crate) patience: u64,
+    pub(crate) attempts: u32,
+    /// What it waits for.
+    pub(crate) request: Option<RequestId>,
     /// It asked again after closing.
     pub(crate) came_back: bool,
     /// It was granted the lock, and gave it up.
-    done: bool,
+    pub(crate) done: bool,
     /// The request whose connection its lease is bound to.
-    session_of: Option<RequestId>,
+    pub(crate) session_of: Option<RequestId>,
 }
 
 impl World {
     pub(super) fn people(&mut self) {
-        let count = self.random.between(2, 24);
+        let most = if self.day.small { 7 } else { 24 };
+        let count = self.random.between(2, most);
         for i in 0..count {
             let client = self.person(i);
             let at = self.random.between(0, self.day.span);
@@ -141,8 +144,13 @@ impl World {
             wait_ms: (!waits).then(|| random.between(1, 400)),
             try_only: !day.calm && !returns && random.percent(12),
             hold,
-            patience: random.between(0, 150) * MILLI,
+            patience: match random.percent(40) {
+                // While its question is on its way.
+                true => random.between(0, 3 * day.way),
+                false => random.between(0, 150) * MILLI,
+            },
             attempts: 0,
+            request: None,
             came_back: false,
             done: false,
             session_of: None,
@@ -166,7 +174,7 @@ impl World {
     }
 
     /// The store executes what comes.
-    fn serves(&self) -> bool {
+    pub(super) fn serves(&self) -> bool {
         !self.is_down && self.hangs_until.is_none() && self.store.trouble.is_none()
     }
 
@@ -202,7 +210,7 @@ impl World {
         self.checks.rob(|owner| owner.since < back_at);
     }
 
-    fn plain_release(&mut self, who: usize) {
+    pub(super) fn plain_release(&mut self, who: usize) {
         let token = self.clients[who].token.clone();
         let owned = self.checks.owner(self.now, &token).is_some();
         self.checks.gives_up(&token);
@@ -217,7 +225,7 @@ impl World {
     // ── waiting ──────────────────────────────────────────────────────────────────────────────
 
     /// A gate that lives: this one, or another.
-    fn living_gate(&mut self, gate: usize) -> Option<usize> {
+    pub(super) fn living_gate(&mut self, gate: usize) -> Option<usize> {
         if self.gates[gate].alive {
             return Some(gate);
         }
@@ -243,6 +251,7 @@ impl World {
         };
         let due = due.map(|due| clock.moment(due.micros()));
         let request = self.request(Purpose::Lock(who), gate, due, !client.explicit);
+        self.clients[who].request = Some(request);
         self.checks.asked_at.insert(client.token.clone(), self.now);
         self.tell(|| {
             let (fate, session) = (client.fate, if client.session { ", session" } else { "" });
@@ -282,6 +291,14 @@ impl World {
         }
     }
 
+    /// A client waits with this token.
+    pub(super) fn is_waited_for(&self, token: &Token) -> bool {
+        self.checks.sent.values().any(|sent| match sent.purpose {
+            Purpose::Lock(who) => sent.waits() && self.clients[who].token == *token,
+            _ => false,
+        })
+    }
+
     fn waits(&self, request: RequestId) -> bool {
         self.checks.sent.get(&request).is_some_and(Sent::waits)
     }
@@ -311,8 +328,21 @@ impl World {
         }
     }
 
+    /// A client that will leave does so while this question is on its way, or not.
+    pub(super) fn leaves_with(&mut self, question: &Question) -> Option<(usize, RequestId)> {
+        let Question::Ask { token, .. } = question else {
+            return None;
+        };
+        let who = self
+            .clients
+            .iter()
+            .position(|client| client.token == *token)?;
+        let leaves = self.clients[who].fate == Fate::Vanishes && self.random.percent(40);
+        Some((who, self.clients[who].request.filter(|_| leaves)?))
+    }
+
     /// Comes back with the same token, here or elsewhere.
-    fn tries_again(&mut self, who: usize) {
+    pub(super) fn tries_again(&mut self, who: usize) {
         self.totals.retries += 1;
         self.clients[who].came_back = true;
         if self.random.percent(60) {
@@ -362,368 +392,15 @@ impl World {
         }
     }
 
-    // ── holding ──────────────────────────────────────────────────────────────────────────────
-
-    fn owner(&self, who: usize, request: Option<RequestId>, until: u64) -> Owner {
-        let client = &self.clients[who];
-        Owner {
-            token: client.token.clone(),
-            gate: Some(client.gate),
-            request,
-            since: self.now,
-            until: if client.session { u64::MAX } else { until },
-            lease: client.lease_ms * MILLI,
-            session: client.session,
-            orphan: false,
-            robbed: false,
-            absent_since: None,
-        }
-    }
-
-    /// A reply reaches its client, or not: then the queue is told.
-    pub(super) fn reply(
-        &mut self,
-        gate: usize,
-        request: RequestId,
-        reply: &Reply,
-    ) -> Option<Event> {
-        self.tell(|| format!("{request:?} at gate {gate} is answered: {reply:?}"));
-        let granted = matches!(reply, Reply::Granted { .. });
-        self.checks.replied(self.now, request, granted);
-        let sent = self.checks.sent[&request].clone();
-        match sent.purpose {
-            Purpose::Lock(who) => return self.lock_answered(who, gate, request, reply),
-            Purpose::Unlock(who, until, sabotages) => {
-                self.unlock_answered(who, &sent, until, sabotages, reply);
-            }
-            Purpose::Relock(who, sabotages) => self.relock_answered(who, &sent, sabotages, reply),
-        }
-        None
-    }
-
-    fn lock_answered(
-        &mut self,
-        who: usize,
-        gate: usize,
-        request: RequestId,
-        reply: &Reply,
-    ) -> Option<Event> {
-        let Reply::Granted {
-            token,
-            until,
-            fence,
-            session,
-        } = reply
-        else {
-            self.totals.expired += u64::from(*reply == Reply::Refused(Refusal::Expired));
-            return None;
-        };
-        let client = self.clients[who].clone();
-        assert_eq!(*token, client.token);
-        assert_eq!(
-            fence.is_some(),
-            client.fence,
-            "a fence if one was asked for"
-        );
-        if client.fate != Fate::Joins {
-            assert_eq!(*session, client.session, "a session if one was asked for");
-        }
-        let undelivered = Event::Undelivered {
-            request,
-            user: USER,
-            token: token.clone(),
-        };
-        match client.fate {
-            Fate::VanishesAtGrant => {
-                self.totals.vanished += 1;
-                self.soon_not_held(&client, self.now, false);
-                return Some(undelivered);
-            }
-            Fate::RetriesAtGrant if !client.came_back => {
-                self.tries_again(who);
-                return Some(undelivered);
-            }
-            _ => {}
-        }
-        assert!(*until > self.time(gate), "a lease that is over was granted");
-        self.totals.grants += 1;
-        // It counts from when the gate asked, and at the pace of the store's clock.
-        let lease = client.lease_ms * MILLI;
-        let asked_at = self.gates[gate]
-            .clock
-            .moment(until.micros().saturating_sub(lease));
-        let mut owner = self.owner(who, Some(request), asked_at + lease);
-        owner.session = *session;
-        owner.until = if *session { u64::MAX } else { asked_at + lease };
-        owner.robbed =
-            self.checks.victims.contains(token) && !self.store.is_held_by(self.now, token);
-        if let (Some(fence), false) = (fence, owner.robbed) {
-            self.totals.fences += 1;
-            self.checks.fenced(token, *fence);
-        }
-        if owner.robbed {
-            self.checks.granted_in_vain(owner);
-        } else {
-            self.checks.granted(owner, self.day.drifts);
-        }
-        self.goes_on_to(who, request, *session);
-        None
-    }
-
-    /// What it does with its lock.
-    fn goes_on_to(&mut self, who: usize, request: RequestId, session: bool) {
-        let client = self.clients[who].clone();
-        if session {
-            self.clients[who].session_of = Some(request);
-            self.totals.sessions += 1;
-            self.renewals += 3 * client.hold / (client.lease_ms * MILLI) + 2;
-        }
-        match client.fate {
-            _ if client.done => self.after(0, Ev::Release(who)),
-            Fate::Dies => {}
-            Fate::Closes | Fate::ClosesAndRetries if session && !(client.came_back) => {
-                self.after(client.hold, Ev::Close(who, request, true));
-            }
-            Fate::IsClosed if session => self.after(client.hold, Ev::Close(who, request, false)),
-            Fate::Relocks => {
-                self.after(client.hold / 2, Ev::Relock(who));
-                self.after(client.hold, Ev::Release(who));
-            }
-            _ => self.after(client.hold, Ev::Release(who)),
-        }
-    }
-
-    pub(super) fn session_over(&mut self, request: RequestId, lost: bool) {
-        self.tell(|| format!("the session of {request:?} is over, lost: {lost}"));
-        let sent = self
-            .checks
-            .sent
-            .get(&request)
-            .expect("a session of somebody");
-        assert!(sent.answered, "{request:?} had no session yet");
-        let gate = sent.gate;
-        let owners = &mut self.checks.owners;
-        let Some(at) = owners
-            .iter()
-            .position(|owner| owner.request == Some(request))
-        else {
-            return;
-        };
-        assert!(
-            lost,
-            "{request:?} owns the lock by its session, which nobody ended"
-        );
-        let owner = owners.remove(at);
-        self.totals.told_lost += 1;
-        let lately = |at: u64| at + 400 * MILLI + 10 * self.day.way > self.now;
-        let disturbed = self.gates[gate].disturbed_at.is_some_and(lately);
-        let forgotten = self.loss.as_ref().map(|lost| lost.back_at);
-        let forgotten = forgotten.is_some_and(|at| lately(at + LONGEST_RECONNECT + GRACE));
-        assert!(
-            owner.robbed || disturbed || forgotten || !self.is_well(gate),
-            "{request:?} was told that it lost the lock, by nobody's doing"
-        );
-    }
-
-    pub(super) fn relock(&mut self, who: usize) {
-        let client = self.clients[who].clone();
-        let owned = self.checks.owner(self.now, &client.token);
-        if owned.is_none_or(|owner| owner.orphan) {
-            return;
-        }
-        let gate = client.gate;
-        let purpose = Purpose::Relock(who, self.totals.sabotages);
-        let due = self.answer_due(gate);
-        let request = self.request(purpose, gate, Some(due), false);
-        let (token, lease_ms) = (client.token, client.lease_ms);
-        let relock = Event::Relock {
-            request,
-            user: USER,
-            token,
-            lease_ms,
-        };
-        self.feed(gate, relock);
-    }
-
-    fn relock_answered(&mut self, who: usize, sent: &Sent, sabotages: u64, reply: &Reply) {
-        let client = &self.clients[who];
-        let token = client.token.clone();
-        let until = sent.at + client.lease_ms * MILLI;
-        let excused = self.may_fail(sent, sabotages, reply);
-        let now = self.now;
-        let Some(owner) = self
-            .checks
-            .owners
-            .iter_mut()
-            .find(|owner| owner.token == token)
-        else {
-            return;
-        };
-        match reply {
-            Reply::Done if owner.session => {}
-            Reply::Done => owner.until = until.max(owner.until),
-            _ => assert!(
-                owner.until <= now || owner.robbed || excused,
-                "RELOCK of an owner: {reply:?}"
-            ),
-        }
-    }
-
-    // ── giving up ────────────────────────────────────────────────────────────────────────────
-
-    pub(super) fn release(&mut self, who: usize) {
-        if self.clients[who].fate == Fate::Plain {
-            return self.plain_release(who);
-        }
-        let client = self.clients[who].clone();
-        let gate = match client.fate {
-            Fate::UnlocksElsewhere => (client.gate + 1) % self.gates.len(),
-            _ => client.gate,
-        };
-        self.clients[who].done = true;
-        // The client of a session does not know when its lease ends; the store does.
-        let holder = self
-            .store
-            .holder(self.now)
-            .filter(|(token, _)| **token == client.token);
-        let deadline = holder.map_or(0, |(_, deadline)| deadline * MILLI);
-        let owner = self.checks.owner(self.now, &client.token);
-        let until = owner.map(|owner| {
-            owner
-                .until
-                .min(if owner.session { deadline } else { u64::MAX })
-        });
-        self.checks.gives_up(&client.token);
-        if let Some(request) = self.clients[who].session_of.take() {
-            // Whatever it will be told, its connection ends some time.
-            self.after(SESSION_ENDS_WITHIN, Ev::Close(who, request, true));
-        }
-        let Some(gate) = self.living_gate(gate) else {
-            return;
-        };
-        self.tell(|| format!("client {who} unlocks at gate {gate}"));
-        self.gaps += u64::from(self.checks.waiting() == 0);
-        let purpose = Purpose::Unlock(who, until, self.totals.sabotages);
-        let due = self.answer_due(gate);
-        let request = self.request(purpose, gate, Some(due), false);
-        let unlock = Event::Unlock {
-            request,
-            user: USER,
-            token: client.token,
-        };
-        self.feed(gate, unlock);
-    }
-
-    fn unlock_answered(
-        &mut self,
-        who: usize,
-        sent: &Sent,
-        until: Option<u64>,
-        sabotages: u64,
-        reply: &Reply,
-    ) {
-        let client = self.clients[who].clone();
-        let here = client.gate == sent.gate;
-        if !matches!(reply, Reply::Refused(_)) && (here || *reply == Reply::Done) {
-            self.soon_not_held(&client, sent.at, here);
-        }
-        if *reply == Reply::Done {
-            if until.is_some() && here {
-                self.checks.released_by.insert(client.token, sent.gate);
-            }
-            return;
-        }
-        let kept = until.is_some_and(|until| until > self.now);
-        assert!(
-            !kept || self.may_fail(sent, sabotages, reply),
-            "an owner had lost its lock: {reply:?}"
-        );
-    }
-
-    /// Something happened that an owner's request may fail by.
-    fn may_fail(&self, sent: &Sent, sabotages: u64, reply: &Reply) -> bool {
-        let disturbed = self.gates[sent.gate]
-            .disturbed_at
-            .is_some_and(|at| at >= sent.at);
-        match reply {
-            Reply::Refused(_) => disturbed || !self.is_well(sent.gate),
-            _ => {
-                sabotages != self.totals.sabotages
-                    || self
-                        .loss
-                        .as_ref()
-                        .is_some_and(|lost| sent.at < lost.back_at + GRACE)
-            }
-        }
-    }
-
-    pub(super) fn close(&mut self, who: usize, request: RequestId, by_client: bool) {
-        let client = self.clients[who].clone();
-        let sent = &self.checks.sent[&request];
-        let gate = sent.gate;
-        if self.gates[gate].life != sent.life {
-            return;
-        }
-        let held = self
-            .store
-            .holder(self.now)
-            .filter(|(token, _)| **token == client.token);
-        // By the gate's own count, which began before the store's.
-        let earlier = self.day.way + client.lease_ms * MILLI / 500 + 2 * MILLI;
-        let until = held.map(|(_, until)| (until * MILLI).saturating_sub(earlier));
-        let is_well = self.is_well(gate);
-        let owned = self.checks.owner(self.now, &client.token).is_some();
-        self.clients[who].done = true;
-        self.tell(|| format!("the connection of client {who} ends, by the client: {by_client}"));
-        let mut owners = self.checks.owners.iter_mut();
-        if let Some(owner) = owners.find(|owner| owner.request == Some(request)) {
-            match until {
-                // It may go on working: the lock is left to its lease.
-                Some(until) if !by_client && is_well && !owner.robbed => {
-                    (owner.session, owner.request, owner.until) = (false, None, until);
-                    self.at(
-                        until.saturating_sub(1),
-                        Ev::StillHeld(client.token.clone(), self.now),
-                    );
-                }
-                _ => self.checks.gives_up(&client.token),
-            }
-        }
-        let closed = Event::SessionClosed {
-            request,
-            user: USER,
-            token: client.token.clone(),
-            by_client,
-        };
-        self.gaps += u64::from(self.checks.waiting() == 0);
-        self.feed(gate, closed);
-        if client.fate == Fate::ClosesAndRetries && !client.came_back {
-            self.clients[who].done = false;
-            self.tries_again(who);
-        } else if by_client && owned {
-            self.soon_not_held(&client, self.now, false);
-        }
-    }
-
-    /// Nobody but its lease ends it.
-    pub(super) fn is_still_held(&mut self, token: &Token, since: u64) {
-        let is_well = self.disturbed_at.is_none_or(|at| at < since);
-        let owns = self.checks.owner(self.now, token).is_some();
-        assert!(
-            !owns || !is_well || self.store.is_held_by(self.now, token),
-            "a lock was released because the gate closed its session"
-        );
-    }
-
     // ── asking ───────────────────────────────────────────────────────────────────────────────
 
-    fn answer_due(&self, gate: usize) -> u64 {
+    pub(super) fn answer_due(&self, gate: usize) -> u64 {
         let within = self.day.settings.answer_within_ms;
         let due = self.time(gate).plus_millis(within);
         self.gates[gate].clock.moment(due.micros())
     }
 
-    fn request(
+    pub(super) fn request(
         &mut self,
         purpose: Purpose,
         gate: usize,

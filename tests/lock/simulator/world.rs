@@ -41,6 +41,8 @@ pub(crate) struct Totals {
     pub(crate) not_yet: u64,
     pub(crate) written_back: u64,
     pub(crate) told_lost: u64,
+    /// Tokens that came back, and that a lease was written back over.
+    pub(crate) overwritten: u64,
     /// Owners of whom nothing can be promised after a loss of data.
     pub(crate) excused: u64,
 }
@@ -63,6 +65,7 @@ impl Totals {
         self.not_yet += day.not_yet;
         self.written_back += day.written_back;
         self.told_lost += day.told_lost;
+        self.overwritten += day.overwritten;
         self.excused += day.excused;
     }
 }
@@ -131,8 +134,9 @@ pub(crate) struct World {
     /// The store executes nothing until then.
     pub(super) hangs_until: Option<u64>,
     pub(super) is_down: bool,
-    /// The store crashes while the next question is on its way.
-    pub(super) crashes_next: Option<(Loss, u64, bool)>,
+    /// The store crashes while the next question is on its way that looks at a lock again; or any,
+    /// from this moment on.
+    pub(super) crashes_next: Option<(Loss, u64, u64)>,
     /// The latest loss of data.
     pub(super) loss: Option<Lost>,
     pub(super) troubles: u64,
@@ -140,6 +144,8 @@ pub(crate) struct World {
     pub(super) trouble_at: Option<u64>,
     /// When something was wrong last.
     pub(super) disturbed_at: Option<u64>,
+    /// The gates of the last two grants, the latest last.
+    pub(super) granted_at: [Option<usize>; 2],
     pub(super) clients: Vec<Client>,
     pub(super) checks: Checks,
     /// Releases while nobody waited: they and the next grant are two commands.
@@ -170,6 +176,7 @@ impl World {
             troubles: 0,
             trouble_at: None,
             disturbed_at: None,
+            granted_at: [None; 2],
             clients: Vec::new(),
             checks: Checks::default(),
             gaps: 0,

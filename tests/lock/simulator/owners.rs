@@ -1,0 +1,370 @@
+//! The clients that were granted the lock: what they do with it, how they give it up, and what they
+//! are told.
+
+use lockgate::lock::{Event, Refusal, Reply, RequestId, Token};
+
+use super::{
+    MILLI,
+    checks::{Owner, Purpose, Sent},
+    day::{GRACE, LONGEST_RECONNECT},
+    people::{Fate, SESSION_ENDS_WITHIN, USER},
+    world::{Ev, World},
+};
+
+impl World {
+    // ── holding ──────────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn owner(&self, who: usize, request: Option<RequestId>, until: u64) -> Owner {
+        let client = &self.clients[who];
+        Owner {
+            token: client.token.clone(),
+            gate: Some(client.gate),
+            request,
+            since: self.now,
+            until: if client.session { u64::MAX } else { until },
+            lease: client.lease_ms * MILLI,
+            session: client.session,
+            orphan: false,
+            robbed: false,
+            absent_since: None,
+        }
+    }
+
+    /// A reply reaches its client, or not: then the queue is told.
+    pub(super) fn reply(
+        &mut self,
+        gate: usize,
+        request: RequestId,
+        reply: &Reply,
+    ) -> Option<Event> {
+        self.tell(|| format!("{request:?} at gate {gate} is answered: {reply:?}"));
+        let granted = matches!(reply, Reply::Granted { .. });
+        self.checks.replied(self.now, request, granted);
+        let sent = self.checks.sent[&request].clone();
+        match sent.purpose {
+            Purpose::Lock(who) => return self.lock_answered(who, gate, request, reply),
+            Purpose::Unlock(who, until, sabotages) => {
+                self.unlock_answered(who, &sent, until, sabotages, reply);
+            }
+            Purpose::Relock(who, sabotages) => self.relock_answered(who, &sent, sabotages, reply),
+        }
+        None
+    }
+
+    fn lock_answered(
+        &mut self,
+        who: usize,
+        gate: usize,
+        request: RequestId,
+        reply: &Reply,
+    ) -> Option<Event> {
+        let Reply::Granted {
+            token,
+            until,
+            fence,
+            session,
+        } = reply
+        else {
+            self.totals.expired += u64::from(*reply == Reply::Refused(Refusal::Expired));
+            return None;
+        };
+        let client = self.clients[who].clone();
+        assert_eq!(*token, client.token);
+        assert_eq!(
+            fence.is_some(),
+            client.fence,
+            "a fence if one was asked for"
+        );
+        if client.fate != Fate::Joins {
+            assert_eq!(*session, client.session, "a session if one was asked for");
+        }
+        let undelivered = Event::Undelivered {
+            request,
+            user: USER,
+            token: token.clone(),
+        };
+        match client.fate {
+            Fate::VanishesAtGrant => {
+                self.totals.vanished += 1;
+                self.soon_not_held(&client, self.now, false);
+                return Some(undelivered);
+            }
+            Fate::RetriesAtGrant if !client.came_back => {
+                self.tries_again(who);
+                return Some(undelivered);
+            }
+            _ => {}
+        }
+        assert!(*until > self.time(gate), "a lease that is over was granted");
+        self.totals.grants += 1;
+        self.granted_at = [self.granted_at[1], Some(gate)];
+        let granted_by = self.checks.granted_by.entry(token.clone()).or_default();
+        granted_by.insert(gate);
+        // It counts from when the gate asked, and at the pace of the store's clock.
+        let lease = client.lease_ms * MILLI;
+        let asked_at = self.gates[gate]
+            .clock
+            .moment(until.micros().saturating_sub(lease));
+        let mut owner = self.owner(who, Some(request), asked_at + lease);
+        owner.session = *session;
+        owner.until = if *session { u64::MAX } else { asked_at + lease };
+        owner.robbed =
+            self.checks.victims.contains(token) && !self.store.is_held_by(self.now, token);
+        if let (Some(fence), false) = (fence, owner.robbed) {
+            self.totals.fences += 1;
+            self.checks.fenced(token, *fence);
+        }
+        if owner.robbed {
+            self.checks.granted_in_vain(owner);
+        } else {
+            self.checks.granted(owner, self.day.drifts);
+        }
+        self.goes_on_to(who, request, *session);
+        None
+    }
+
+    /// What it does with its lock.
+    fn goes_on_to(&mut self, who: usize, request: RequestId, session: bool) {
+        let client = self.clients[who].clone();
+        if session {
+            self.clients[who].session_of = Some(request);
+            self.totals.sessions += 1;
+            self.renewals += 3 * client.hold / (client.lease_ms * MILLI) + 2;
+        }
+        match client.fate {
+            _ if client.done => self.after(0, Ev::Release(who)),
+            Fate::Dies => {}
+            Fate::Closes | Fate::ClosesAndRetries if session && !(client.came_back) => {
+                self.after(client.hold, Ev::Close(who, request, true));
+            }
+            Fate::IsClosed if session => self.after(client.hold, Ev::Close(who, request, false)),
+            Fate::Relocks => {
+                self.after(client.hold / 2, Ev::Relock(who));
+                self.after(client.hold, Ev::Release(who));
+            }
+            _ => self.after(client.hold, Ev::Release(who)),
+        }
+    }
+
+    pub(super) fn session_over(&mut self, request: RequestId, lost: bool) {
+        self.tell(|| format!("the session of {request:?} is over, lost: {lost}"));
+        let sent = self
+            .checks
+            .sent
+            .get(&request)
+            .expect("a session of somebody");
+        assert!(sent.answered, "{request:?} had no session yet");
+        let gate = sent.gate;
+        let owners = &mut self.checks.owners;
+        let Some(at) = owners
+            .iter()
+            .position(|owner| owner.request == Some(request))
+        else {
+            return;
+        };
+        assert!(
+            lost,
+            "{request:?} owns the lock by its session, which nobody ended"
+        );
+        let owner = owners.remove(at);
+        self.totals.told_lost += 1;
+        let lately = |at: u64| at + 400 * MILLI + 10 * self.day.way > self.now;
+        let disturbed = self.gates[gate].disturbed_at.is_some_and(lately);
+        let forgotten = self.loss.as_ref().map(|lost| lost.back_at);
+        let forgotten = forgotten.is_some_and(|at| lately(at + LONGEST_RECONNECT + GRACE));
+        assert!(
+            owner.robbed || disturbed || forgotten || !self.is_well(gate),
+            "{request:?} was told that it lost the lock, by nobody's doing"
+        );
+    }
+
+    pub(super) fn relock(&mut self, who: usize) {
+        let client = self.clients[who].clone();
+        let owned = self.checks.owner(self.now, &client.token);
+        if owned.is_none_or(|owner| owner.orphan) {
+            return;
+        }
+        let gate = client.gate;
+        let purpose = Purpose::Relock(who, self.totals.sabotages);
+        let due = self.answer_due(gate);
+        let request = self.request(purpose, gate, Some(due), false);
+        let (token, lease_ms) = (client.token, client.lease_ms);
+        let relock = Event::Relock {
+            request,
+            user: USER,
+            token,
+            lease_ms,
+        };
+        self.feed(gate, relock);
+    }
+
+    fn relock_answered(&mut self, who: usize, sent: &Sent, sabotages: u64, reply: &Reply) {
+        let client = &self.clients[who];
+        let token = client.token.clone();
+        let until = sent.at + client.lease_ms * MILLI;
+        let excused = self.may_fail(sent, sabotages, reply);
+        let now = self.now;
+        let Some(owner) = self
+            .checks
+            .owners
+            .iter_mut()
+            .find(|owner| owner.token == token)
+        else {
+            return;
+        };
+        match reply {
+            Reply::Done if owner.session => {}
+            Reply::Done => owner.until = until.max(owner.until),
+            _ => assert!(
+                owner.until <= now || owner.robbed || excused,
+                "RELOCK of an owner: {reply:?}"
+            ),
+        }
+    }
+
+    // ── giving up ────────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn release(&mut self, who: usize) {
+        if self.clients[who].fate == Fate::Plain {
+            return self.plain_release(who);
+        }
+        let client = self.clients[who].clone();
+        let gate = match client.fate {
+            Fate::UnlocksElsewhere => (client.gate + 1) % self.gates.len(),
+            _ => client.gate,
+        };
+        self.clients[who].done = true;
+        // The client of a session does not know when its lease ends; the store does.
+        let holder = self
+            .store
+            .holder(self.now)
+            .filter(|(token, _)| **token == client.token);
+        let deadline = holder.map_or(0, |(_, deadline)| deadline * MILLI);
+        let owner = self.checks.owner(self.now, &client.token);
+        let until = owner.map(|owner| {
+            owner
+                .until
+                .min(if owner.session { deadline } else { u64::MAX })
+        });
+        self.checks.gives_up(&client.token);
+        if let Some(request) = self.clients[who].session_of.take() {
+            // Whatever it will be told, its connection ends some time.
+            self.after(SESSION_ENDS_WITHIN, Ev::Close(who, request, true));
+        }
+        let Some(gate) = self.living_gate(gate) else {
+            return;
+        };
+        self.tell(|| format!("client {who} unlocks at gate {gate}"));
+        self.gaps += u64::from(self.checks.waiting() == 0);
+        let purpose = Purpose::Unlock(who, until, self.totals.sabotages);
+        let due = self.answer_due(gate);
+        let request = self.request(purpose, gate, Some(due), false);
+        let unlock = Event::Unlock {
+            request,
+            user: USER,
+            token: client.token,
+        };
+        self.feed(gate, unlock);
+    }
+
+    fn unlock_answered(
+        &mut self,
+        who: usize,
+        sent: &Sent,
+        until: Option<u64>,
+        sabotages: u64,
+        reply: &Reply,
+    ) {
+        let client = self.clients[who].clone();
+        let here = client.gate == sent.gate;
+        if !matches!(reply, Reply::Refused(_)) && (here || *reply == Reply::Done) {
+            self.soon_not_held(&client, sent.at, here);
+        }
+        if *reply == Reply::Done {
+            if until.is_some() && here {
+                self.checks.released_by.insert(client.token, sent.gate);
+            }
+            return;
+        }
+        let kept = until.is_some_and(|until| until > self.now);
+        assert!(
+            !kept || self.may_fail(sent, sabotages, reply),
+            "an owner had lost its lock: {reply:?}"
+        );
+    }
+
+    /// Something happened that an owner's request may fail by.
+    fn may_fail(&self, sent: &Sent, sabotages: u64, reply: &Reply) -> bool {
+        let disturbed = self.gates[sent.gate]
+            .disturbed_at
+            .is_some_and(|at| at >= sent.at);
+        match reply {
+            Reply::Refused(_) => disturbed || !self.is_well(sent.gate),
+            _ => {
+                sabotages != self.totals.sabotages
+                    || self
+                        .loss
+                        .as_ref()
+                        .is_some_and(|lost| sent.at < lost.back_at + GRACE)
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, who: usize, request: RequestId, by_client: bool) {
+        let client = self.clients[who].clone();
+        let sent = &self.checks.sent[&request];
+        let gate = sent.gate;
+        if self.gates[gate].life != sent.life {
+            return;
+        }
+        let held = self
+            .store
+            .holder(self.now)
+            .filter(|(token, _)| **token == client.token);
+        // By the gate's own count, which began before the store's.
+        let earlier = self.day.way + client.lease_ms * MILLI / 500 + 2 * MILLI;
+        let until = held.map(|(_, until)| (until * MILLI).saturating_sub(earlier));
+        let is_well = self.is_well(gate);
+        let owned = self.checks.owner(self.now, &client.token).is_some();
+        self.clients[who].done = true;
+        self.tell(|| format!("the connection of client {who} ends, by the client: {by_client}"));
+        let mut owners = self.checks.owners.iter_mut();
+        if let Some(owner) = owners.find(|owner| owner.request == Some(request)) {
+            match until {
+                // It may go on working: the lock is left to its lease.
+                Some(until) if !by_client && is_well && !owner.robbed => {
+                    (owner.session, owner.request, owner.until) = (false, None, until);
+                    self.at(
+                        until.saturating_sub(1),
+                        Ev::StillHeld(client.token.clone(), self.now),
+                    );
+                }
+                _ => self.checks.gives_up(&client.token),
+            }
+        }
+        let closed = Event::SessionClosed {
+            request,
+            user: USER,
+            token: client.token.clone(),
+            by_client,
+        };
+        self.gaps += u64::from(self.checks.waiting() == 0);
+        self.feed(gate, closed);
+        if client.fate == Fate::ClosesAndRetries && !client.came_back {
+            self.clients[who].done = false;
+            self.tries_again(who);
+        } else if by_client && owned {
+            self.soon_not_held(&client, self.now, false);
+        }
+    }
+
+    /// Nobody but its lease ends it.
+    pub(super) fn is_still_held(&mut self, token: &Token, since: u64) {
+        let is_well = self.disturbed_at.is_none_or(|at| at < since);
+        let owns = self.checks.owner(self.now, token).is_some();
+        assert!(
+            !owns || !is_well || self.store.is_held_by(self.now, token),
+            "a lock was released because the gate closed its session"
+        );
+    }
+}
