@@ -20,6 +20,9 @@ use crate::{
     error::MAX_CLIENTS,
 };
 
+/// How often to look whether the last questions were answered, at the end.
+const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(1);
+
 /// How long to wait after the system had no socket for a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,7 +43,13 @@ pub async fn serve(
     info!(clients = sessions.len(), "shutting down");
     // Without clients nobody listens.
     let _ = draining.send(true);
-    let all_done = async { while sessions.join_next().await.is_some() {} };
+    let all_done = async {
+        while sessions.join_next().await.is_some() {}
+        // What they left to be released is on its way.
+        while shared.gate.asking() > 0 {
+            tokio::time::sleep(LOOK_FOR_ANSWERS).await;
+        }
+    };
     if tokio::time::timeout(drain, all_done).await.is_err() {
         warn!(
             clients = sessions.len(),

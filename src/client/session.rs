@@ -284,7 +284,7 @@ impl Session {
     /// A client that is not read from may have closed all the same; one that closed is not served
     /// for ever.
     fn look_for_close(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.client.ended || self.closing {
+        if self.left || self.closing {
             let linger = self
                 .linger
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
@@ -346,7 +346,10 @@ impl Session {
     // ── Redis, or what stands for it ─────────────────────────────────────────────────────────
 
     fn exchange(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.client.ended && self.is_done() {
+        // Redis drops what still runs for a connection that is closed, so a client that has not left
+        // gets its answers first.
+        let answered = self.left || self.back.is_settled();
+        if self.client.ended && self.is_done() && answered {
             self.back.close_writing();
         }
         let most = self.shared.limits.relay_bytes;

@@ -58,6 +58,7 @@ pub struct Gate {
     queues: DashMap<LockName, Entry>,
     /// As many as `queues` has, without asking every shard of it.
     known: AtomicUsize,
+    asking: AtomicUsize,
     timers: Arc<Timers>,
     store: Arc<dyn Store>,
     settings: Settings,
@@ -154,6 +155,7 @@ impl Gate {
         let gate = Arc::new_cyclic(|this| Self {
             queues: DashMap::new(),
             known: AtomicUsize::new(0),
+            asking: AtomicUsize::new(0),
             timers: Arc::clone(&timers),
             store: Arc::clone(&store),
             settings,
@@ -384,7 +386,8 @@ impl Gate {
                     let Some(mut caller) = entry.callers.remove(&request) else {
                         continue;
                     };
-                    let reply = self.explained(name, caller.user, reply);
+                    let blind = entry.queue.is_blind();
+                    let reply = self.explained(name, caller.user, reply, blind);
                     if let Reply::Granted { session, .. } = &reply {
                         entry.holder = Some(Arc::clone(&caller.label));
                         let mailbox = caller.mailbox.take().filter(|_| *session);
@@ -420,15 +423,24 @@ impl Gate {
         entry.queue.is_idle()
     }
 
-    /// Says why the store does not answer, where it knows.
-    fn explained(&self, name: &LockName, user: UserId, reply: Reply) -> Reply {
-        match reply {
-            Reply::Refused(Refusal::Upstream) => {
-                let trouble = self.store.trouble(name, user);
-                Reply::Refused(trouble.map_or(Refusal::Upstream, Refusal::Store))
-            }
-            other => other,
+    /// Says why the store does not answer, where it knows: instead of that it does not, and instead
+    /// of a nil that would be taken for "somebody holds it".
+    fn explained(&self, name: &LockName, user: UserId, reply: Reply, blind: bool) -> Reply {
+        let unanswered = match &reply {
+            Reply::Refused(Refusal::Upstream) => true,
+            Reply::Nil => blind,
+            _ => false,
+        };
+        let trouble = unanswered.then(|| self.store.trouble(name, user));
+        match trouble.flatten() {
+            Some(error) => Reply::Refused(Refusal::Store(error)),
+            None => reply,
         }
+    }
+
+    /// Questions on their way to the store.
+    pub fn asking(&self) -> usize {
+        self.asking.load(Ordering::Relaxed)
     }
 
     /// Asks the store. The question is on its way when this returns; an answer that is there at
@@ -446,6 +458,7 @@ impl Gate {
             });
         }
         let (gate, name) = (self.this.clone(), name.clone());
+        self.asking.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let answer = answer.await;
             if let Some(gate) = gate.upgrade() {
@@ -457,6 +470,8 @@ impl Gate {
                     },
                     None,
                 );
+                // Not before what follows from the answer is on its way.
+                gate.asking.fetch_sub(1, Ordering::Relaxed);
             }
         });
         None

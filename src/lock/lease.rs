@@ -1,5 +1,6 @@
 //! The lease that this gate granted, and the row of handovers it stands in.
 
+use super::fault::{Fault, planted};
 use super::vocabulary::{Deadline, RequestId, Settings, Time, Token, UserId, WriteBack};
 
 /// A lease of `SESSION` is renewed when a third of it is over.
@@ -71,8 +72,9 @@ impl Lease {
     /// ended it.
     pub fn is_to_be_written_back(&self, now: Time, settings: &Settings) -> bool {
         is_wanted_back(self.session.is_some(), settings)
+            && !planted(Fault::NotWrittenBack)
             && self.receivers > 0
-            && !self.changed
+            && (!self.changed || planted(Fault::WrittenBackThoughChanged))
             && now < self.until
     }
 }
@@ -90,7 +92,10 @@ pub fn is_wanted_back(session: bool, settings: &Settings) -> bool {
 pub fn renewal(since: Time, lease_ms: u64) -> Time {
     let micros = since.micros() + lease_ms.saturating_mul(1_000) / RENEWALS_PER_LEASE;
     let grid = grid_micros(lease_ms);
-    Time::from_micros(micros / grid * grid)
+    match planted(Fault::NoRenewal) {
+        true => since.plus_millis(lease_ms),
+        false => Time::from_micros(micros / grid * grid),
+    }
 }
 
 fn grid_micros(lease_ms: u64) -> u64 {

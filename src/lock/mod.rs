@@ -8,7 +8,9 @@
 //! - [`places`]: those who wait, in order.
 //! - [`lease`]: the lease that this gate granted.
 //! - [`pace`]: how long to wait before asking the store again.
+//! - [`fault`]: what tests leave out to see that it is missed.
 
+pub mod fault;
 pub mod lease;
 pub mod pace;
 pub mod places;

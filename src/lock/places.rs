@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::fault::{Fault, planted};
 use super::vocabulary::{LockRequest, RequestId, Settings, Time, Token, UserId, Wait};
 
 /// The number of a place: lower came first.
@@ -99,7 +100,11 @@ impl Places {
 
     /// The place that came first.
     pub fn first(&self) -> Option<&Place> {
-        self.taken.first_key_value().map(|(_, place)| place)
+        let first = match planted(Fault::NewcomerFirst) {
+            true => self.taken.last_key_value(),
+            false => self.taken.first_key_value(),
+        };
+        first.map(|(_, place)| place)
     }
 
     /// Since when the one who waits longest does.
@@ -230,6 +235,10 @@ impl Places {
         place.requests = Vec::new();
         self.by_owner.insert((place.token.clone(), place.user), no);
         self.due.insert((until, no, None));
+        if planted(Fault::KeptPlaceNotPassed) {
+            self.taken.insert(no, place);
+            return;
+        }
         self.kept.insert(no, (place, until));
     }
 

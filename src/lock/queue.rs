@@ -2,7 +2,7 @@
 //!
 //! It knows three things: who waits ([`Places`]), what the store said last ([`Belief`], and the
 //! [`Lease`] where this gate granted it), and which question is on its way. At most one is, so the
-//! answers need no sorting. After every event [`Queue::go_on`] looks at these three and decides
+//! answers need no sorting. After every event [`Queue::go_on`] (`questions`) looks at these three and decides
 //! what to ask next, whatever the event was:
 //!
 //! 1. errands first: what clients want done with a lock they hold, and what is to be taken back;
@@ -24,7 +24,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{
-    lease::{Chain, Lease, is_wanted_back},
+    fault::{Fault, planted},
+    lease::{Chain, Lease},
     pace::Pace,
     places::{Due, Place, Places},
     vocabulary::{
@@ -34,6 +35,7 @@ use super::{
 };
 
 mod answers;
+mod questions;
 mod upkeep;
 
 /// How long after the store said "not now" it is asked again, in milliseconds.
@@ -128,7 +130,7 @@ struct Asked {
     /// Who is told what the release or the new lease came to, and until when that makes sense.
     teller: Option<(RequestId, Time)>,
     sent_at: Time,
-    /// A first sending was not answered.
+    /// A first sending was not answered, or the store lost data since the first.
     again: bool,
     /// It was brought about by a push.
     on_push: bool,
@@ -240,6 +242,7 @@ impl Queue {
                     self.answered(asked, answer, &mut turn);
                 }
             }
+            Event::Changed { .. } if planted(Fault::PushIgnored) => {}
             Event::Changed { link } => self.changed(link, None, &turn),
             Event::Deaf { link, ask_at } => self.changed(link, Some(ask_at), &turn),
             Event::Forgot { released } => self.forgot(released, &turn),
@@ -266,7 +269,8 @@ impl Queue {
             (None, Some(belief)) => Some(belief.until),
             (None, None) => (!self.places.is_empty()).then(|| self.pace.ask_at()),
         };
-        let due = [self.places.next_due(), answers, teller, lease, next_ask];
+        let ends = (self.places.next_due()).filter(|_| !planted(Fault::WaitNotTimed));
+        let due = [ends, answers, teller, lease, next_ask];
         due.into_iter()
             .chain([late, self.upkeep_at()])
             .flatten()
@@ -281,6 +285,12 @@ impl Queue {
             && self.belief.is_none()
             && self.lease.is_none()
             && self.late.is_empty()
+    }
+
+    /// Nothing is known of the lock, and the store was asked: who is told nil now is told so because
+    /// its wait ran out, not because somebody holds the lock.
+    pub fn is_blind(&self) -> bool {
+        self.belief.is_none() && self.asked.is_some()
     }
 
     /// What can be seen of it.
@@ -372,7 +382,9 @@ impl Queue {
             };
             self.places.keep(no, place, turn.keep_until());
         }
-        self.give_away(&lease);
+        if !planted(Fault::UndeliveredKept) {
+            self.give_away(&lease);
+        }
     }
 
     /// Nobody is there for a lease: the next one gets it, or it is taken back. A token that a client
@@ -384,7 +396,8 @@ impl Queue {
             self.errands.push_back(Errand::GiveAway {
                 user: lease.user,
                 token: lease.token.clone(),
-                only_if: lease.deadline.filter(|_| lease.explicit),
+                only_if: (lease.deadline)
+                    .filter(|_| lease.explicit && !planted(Fault::DeadlineNotInsisted)),
             });
         }
     }
@@ -411,7 +424,7 @@ impl Queue {
         }
         if let Some(asked) = &mut self.asked {
             // On the wire it may have come before the answer or after it.
-            if !asked.dirty.contains(&link) {
+            if !asked.dirty.contains(&link) && !planted(Fault::NoDirtyMark) {
                 asked.dirty.push(link);
             }
         } else if self.armed == Some(link) {
@@ -550,192 +563,6 @@ impl Queue {
 
     fn lease_of(&self, user: UserId, token: &Token) -> Option<Lease> {
         self.lease.clone().filter(|lease| lease.is_of(user, token))
-    }
-
-    // ── what to ask next ─────────────────────────────────────────────────────────────────────
-
-    fn go_on(&mut self, turn: &mut Turn<'_>) {
-        if self.asked.is_some() || self.keep_up(turn) {
-            return;
-        }
-        while let Some(errand) = self.errands.pop_front() {
-            if let Some((question, teller)) = self.question_of(&errand, turn) {
-                return self.ask(question, teller, turn);
-            }
-        }
-        if let Some(belief) = &self.belief {
-            if let Some(place) = self.places.of_token(&belief.holder, belief.user) {
-                return self.ask_for(&place.clone(), turn);
-            }
-            for request in self.places.take_tries() {
-                turn.reply(request, Reply::Nil);
-            }
-        } else if let Some(first) = self.places.first()
-            && self.pace.ask_at() <= turn.now
-        {
-            self.ask_for(&first.clone(), turn);
-        } else {
-            self.check(turn);
-        }
-    }
-
-    fn ask_for(&mut self, place: &Place, turn: &mut Turn<'_>) {
-        let question = Question::Ask {
-            user: place.user,
-            token: place.token.clone(),
-            lease_ms: place.lease_ms,
-            fence: self.needs_fence(place),
-            expects: self
-                .lease_of(place.user, &place.token)
-                .and_then(|lease| lease.deadline),
-            bare: self.is_bare(place, turn.settings),
-        };
-        self.ask(question, None, turn);
-    }
-
-    /// The first to ask for a lock of which nothing is known, for a lease that is not written back.
-    fn is_bare(&self, place: &Place, settings: &Settings) -> bool {
-        let session = place.requests.iter().any(|waiting| waiting.session);
-        let known = self.armed.is_some() || self.belief.is_some() || self.lease.is_some();
-        let alone = self.places.requests() == 1;
-        // Without its deadline a grant that reached nobody could not be told from one that the
-        // client got elsewhere by the same token.
-        let plain = !place.explicit && !session && !place.wants_fence();
-        alone && plain && !known && !is_wanted_back(false, settings)
-    }
-
-    /// Somebody at the place wants a fence, and none is known.
-    fn needs_fence(&self, place: &Place) -> bool {
-        let known = |lease: Lease| lease.fence.is_some();
-        place.wants_fence() && !self.lease_of(place.user, &place.token).is_some_and(known)
-    }
-
-    /// The question that does this errand. None where there is nothing left to do.
-    fn question_of(
-        &self,
-        errand: &Errand,
-        turn: &Turn<'_>,
-    ) -> Option<(Question, Option<(RequestId, Time)>)> {
-        match errand {
-            Errand::Relock(owner, lease_ms) => {
-                let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
-                let lease = self.lease_of(user, &token);
-                let expects = lease
-                    .filter(|lease| lease.session.is_some())
-                    .and_then(|lease| lease.deadline);
-                let question = Question::Extend {
-                    user,
-                    token,
-                    lease_ms,
-                    expects,
-                };
-                Some((question, owner.teller()))
-            }
-            Errand::Unlock(owner) => Some((
-                self.release(owner.user, &owner.token, None, turn),
-                owner.teller(),
-            )),
-            Errand::GiveAway {
-                user,
-                token,
-                only_if,
-            } => {
-                let only_if = match (self.lease_of(*user, token), only_if) {
-                    // Somebody came for it meanwhile.
-                    (Some(lease), _) if lease.receivers > 0 => return None,
-                    // The deadline was moved since: by this gate, or by another, and then it is in
-                    // use there.
-                    (Some(lease), Some(_)) => Some(lease.deadline?),
-                    (_, only_if) => *only_if,
-                };
-                Some((self.release(*user, token, only_if, turn), None))
-            }
-        }
-    }
-
-    /// The lock changes hands where it is known to be the token's and somebody of the same user is
-    /// next; otherwise it is released.
-    fn release(
-        &self,
-        user: UserId,
-        token: &Token,
-        only_if: Option<Deadline>,
-        turn: &Turn<'_>,
-    ) -> Question {
-        let holds = self
-            .lease
-            .as_ref()
-            .is_some_and(|lease| lease.token == *token)
-            || self
-                .belief
-                .as_ref()
-                .is_some_and(|belief| belief.holder == *token);
-        match self.places.first() {
-            Some(next)
-                if holds && next.user == user && !self.chain.is_long(turn.now, turn.settings) =>
-            {
-                Question::HandOver {
-                    user,
-                    from: token.clone(),
-                    only_if,
-                    to: next.token.clone(),
-                    lease_ms: next.lease_ms,
-                    fence: self.needs_fence(next),
-                }
-            }
-            _ => Question::Release {
-                user,
-                token: token.clone(),
-                only_if,
-            },
-        }
-    }
-
-    fn ask(&mut self, question: Question, teller: Option<(RequestId, Time)>, turn: &mut Turn<'_>) {
-        let explicit = match &question {
-            Question::Ask { user, token, .. }
-            | Question::HandOver {
-                user, to: token, ..
-            } => self
-                .places
-                .of_owner(*user, token)
-                .is_some_and(|place| place.explicit),
-            _ => false,
-        };
-        let releases = matches!(
-            question,
-            Question::Release { .. } | Question::HandOver { .. }
-        );
-        let asked = Asked {
-            id: QuestionId(0),
-            question,
-            own: releases && teller.is_none(),
-            teller,
-            sent_at: turn.now,
-            again: false,
-            on_push: self.pace.pushed(),
-            dirty: Vec::new(),
-            retry_at: None,
-            explicit,
-            forgotten: None,
-        };
-        self.send(asked, turn);
-    }
-
-    fn send(&mut self, asked: Asked, turn: &mut Turn<'_>) {
-        debug_assert!(self.asked.is_none(), "one question at a time");
-        self.questions += 1;
-        let id = QuestionId(self.questions);
-        turn.todo.push(Action::Ask {
-            id,
-            question: asked.question.clone(),
-        });
-        self.asked = Some(Asked {
-            id,
-            sent_at: turn.now,
-            retry_at: None,
-            ..asked
-        });
     }
 }
 

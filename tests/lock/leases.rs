@@ -268,6 +268,18 @@ fn a_lease_whose_release_is_under_way_is_not_written_back() {
     ]);
 }
 
+/// The `UNLOCK` waited for a connection when the store lost the lock: it is released all the same.
+#[test]
+fn a_release_that_comes_after_the_loss_was_done() {
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("2 unlock a", "release a"),
+        ("forgot", ""),
+        ("not held", "2 Done"),
+    ]);
+}
+
 #[test]
 fn a_lease_that_changed_is_not_written_back_but_asked_about() {
     scenario(&[

@@ -14,6 +14,7 @@ mod support;
 
 mod basics;
 mod crowd;
+mod faults;
 mod headline;
 mod leaving;
 mod nonsense;

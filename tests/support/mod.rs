@@ -24,7 +24,7 @@ mod proxy;
 mod redis_server;
 
 pub(crate) use client::{Client, Value, frame, words};
-pub(crate) use gate::{Lockgate, run_to_its_end};
+pub(crate) use gate::{Lockgate, SHORT_GRACE, run_to_its_end};
 pub(crate) use monitor::Monitor;
 pub(crate) use proxy::Proxy;
 pub(crate) use redis_server::{RedisServer, free_address};

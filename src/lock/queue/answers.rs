@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::{Asked, Belief, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
 use crate::lock::{
+    fault::{Fault, planted},
     lease::Lease,
     vocabulary::{
         Action, Answer, Deadline, LinkId, Outcome, Question, Refusal, Reply, Time, Token, UserId,
@@ -41,7 +42,8 @@ impl Queue {
             }
         }
         // What is believed was read on another connection, and what that one told may be lost.
-        let stale = armed.is_some()
+        let stale = !planted(Fault::StaleBelief)
+            && armed.is_some()
             && armed != self.armed
             && matches!(outcome, Outcome::Held { holder: None, .. });
         if armed.is_some() {
@@ -92,7 +94,7 @@ impl Queue {
                 // Perhaps the lock is held for nobody now. A token that lockgate made is known to
                 // nobody else and can be released; one that a client named may be in use at
                 // another gate by now, and is left to its lease.
-                if !asked.explicit {
+                if !asked.explicit && !planted(Fault::UnknownIsNotDone) {
                     let (user, token) = (*user, token.clone());
                     self.errands.push_back(Errand::GiveAway {
                         user,
@@ -117,7 +119,9 @@ impl Queue {
             }
             _ => {}
         }
-        self.ask_again_unless_gone(asked, turn);
+        if asked.teller.is_none() || !planted(Fault::UnlockNotAskedAgain) {
+            self.ask_again_unless_gone(asked, turn);
+        }
     }
 
     /// The question was given up on, but may yet be executed: by then it is to be undone once more.
@@ -301,7 +305,10 @@ impl Queue {
                 self.tell(&asked, Reply::Refused(Refusal::Store(error)), turn);
                 if let (None, Some(lease)) = (asked.teller, &mut self.lease) {
                     // Tried again until the lease is over.
-                    lease.renew_at = turn.now.plus_millis(NOT_NOW_PAUSE_MS);
+                    lease.renew_at = match planted(Fault::RenewalStopsAtError) {
+                        true => lease.over_at,
+                        false => turn.now.plus_millis(NOT_NOW_PAUSE_MS),
+                    };
                 }
             }
             _ => debug_assert!(false, "asked again"),
@@ -368,7 +375,7 @@ impl Queue {
     fn granted(&mut self, asked: &Asked, mut lease: Lease, turn: &mut Turn<'_>) {
         let (user, token) = (lease.user, lease.token.clone());
         lease.explicit = asked.explicit;
-        let over = turn.now >= lease.until;
+        let over = turn.now >= lease.until && !planted(Fault::ExpiredDelivered);
         let place = self.places.of_owner(user, &token);
         let wants_more = |place: &super::Place| {
             place.lease_ms != lease.lease_ms || (place.wants_fence() && lease.fence.is_none())
@@ -380,7 +387,14 @@ impl Queue {
             lease.place = Some(no);
             let latest = place.requests.last().filter(|last| last.session && !over);
             lease.session = latest.map(|last| last.request);
-            for waiting in &place.requests {
+            let joined = place
+                .requests
+                .len()
+                .min(match planted(Fault::JoinedNotAnswered) {
+                    true => 1,
+                    false => usize::MAX,
+                });
+            for waiting in &place.requests[..joined] {
                 let reply = if over {
                     Reply::Refused(Refusal::Expired)
                 } else {
@@ -396,7 +410,8 @@ impl Queue {
             }
         }
         self.pace.granted();
-        if lease.receivers == 0 && self.places.of_owner(user, &token).is_none() {
+        let nobody = lease.receivers == 0 && self.places.of_owner(user, &token).is_none();
+        if nobody && !planted(Fault::GoneGrantKept) {
             self.give_away(&lease);
         }
         let lost = self.lease_of(user, &token).is_none();
@@ -422,7 +437,10 @@ impl Queue {
         }
         let user = self.lease.as_ref().map(|lease| lease.user);
         // At exactly its time to live a key is still there.
-        let over_at = ttl_ms.map(|ttl| turn.now.plus_millis(ttl.saturating_add(1)));
+        let over_at = ttl_ms.map(|ttl| {
+            turn.now
+                .plus_millis(ttl.saturating_add(u64::from(!planted(Fault::TimerAtTtl))))
+        });
         self.believe(holder, user, over_at, turn);
     }
 
@@ -471,6 +489,9 @@ impl Queue {
         let over_at = lease.map_or(turn.now.plus_millis(FOREIGN_LEASE_MS), |lease| {
             lease.over_at
         });
+        if planted(Fault::ReleasedForgotten) {
+            return self.end_lease_of(user, token, turn);
+        }
         turn.todo.push(Action::Released {
             token: token.clone(),
             over_at,
@@ -480,7 +501,8 @@ impl Queue {
 
     /// Whoever had this lease wanted it to end.
     fn end_lease_of(&mut self, user: UserId, token: &Token, turn: &mut Turn<'_>) {
-        if self.lease_of(user, token).is_some() {
+        let kept = self.restore.is_some() && planted(Fault::WrittenBackThoughReleased);
+        if self.lease_of(user, token).is_some() && !kept {
             self.put_lease(None, false, turn);
         }
     }

@@ -7,6 +7,7 @@
 
 use super::{Asked, Errand, NOT_NOW_PAUSE_MS, Queue, Restore, Turn};
 use crate::lock::{
+    fault::{Fault, planted},
     lease::{Lease, renewal},
     vocabulary::{Action, Deadline, Outcome, Question, RequestId, Time, Token, UserId},
 };
@@ -26,9 +27,9 @@ impl Queue {
         let Some(lease) = self.lease.as_mut().filter(bound) else {
             return;
         };
-        lease.session = None;
+        lease.session = planted(Fault::RenewalOutlivesSession).then_some(request);
         turn.session_over(request, false);
-        if by_client {
+        if by_client && !planted(Fault::SessionNotReleased) {
             lease.receivers = 0;
             self.give_back();
         }
@@ -36,7 +37,8 @@ impl Queue {
 
     /// A session's lease that could not be renewed in time: the store may soon let it end.
     pub(super) fn tell_of_late_renewal(&mut self, turn: &mut Turn<'_>) {
-        let late = |lease: &&mut Lease| lease.lost_at() <= turn.now;
+        let late =
+            |lease: &&mut Lease| lease.lost_at() <= turn.now && !planted(Fault::LateRenewalNotTold);
         if let Some(lease) = self.lease.as_mut().filter(late)
             && let Some(request) = lease.session.take()
         {
@@ -60,6 +62,7 @@ impl Queue {
         let bound = self.lease.as_ref().and_then(|lease| lease.session);
         if let Some(request) = before.and_then(|lease| lease.session)
             && bound != Some(request)
+            && !(lost && planted(Fault::LossNotTold))
         {
             turn.session_over(request, lost);
         }
@@ -79,7 +82,9 @@ impl Queue {
                 .asked
                 .as_ref()
                 .is_some_and(|asked| asked.releases(lease.user, &lease.token));
-            if lease.is_to_be_written_back(turn.now, turn.settings) && !released_now {
+            if lease.is_to_be_written_back(turn.now, turn.settings)
+                && (!released_now || planted(Fault::WrittenBackThoughReleased))
+            {
                 self.restore = Some(Restore {
                     at: turn.now,
                     over: released.clone(),
@@ -89,7 +94,8 @@ impl Queue {
             }
         }
         if let Some(asked) = &mut self.asked {
-            // What it is answered may be from before the loss.
+            // What it is answered may be from before the loss, or of a lock that was lost.
+            asked.again = true;
             asked.forgotten = Some(released);
         }
     }
@@ -108,7 +114,10 @@ impl Queue {
             let question = Question::Restore {
                 user,
                 token,
-                lease_ms: lease.until.millis_since(turn.now).max(1),
+                lease_ms: match planted(Fault::WrittenBackTooShort) {
+                    true => 1,
+                    false => lease.until.millis_since(turn.now).max(1),
+                },
                 fence: lease.fence,
                 over,
             };

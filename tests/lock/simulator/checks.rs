@@ -1,21 +1,52 @@
-//! What was promised, checked by what can be seen from outside.
+//! What was promised, checked by what can be seen from outside: what clients are told, and what the
+//! store holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockgate::lock::{RequestId, Token};
+
+use super::MILLI;
 
 /// Who believes to hold the lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Owner {
     pub(crate) token: Token,
-    /// By its own count of its lease, in microseconds.
+    /// The gate that granted it. None: nobody's, a client of the store itself.
+    pub(crate) gate: Option<usize>,
+    /// The request that was granted.
+    pub(crate) request: Option<RequestId>,
+    pub(crate) since: u64,
+    /// By its own count of its lease, in microseconds of the store's clock. `SESSION`: never.
     pub(crate) until: u64,
+    /// Its lease in microseconds.
+    pub(crate) lease: u64,
+    /// It owns the lock until it is told otherwise.
+    pub(crate) session: bool,
+    /// The gate that granted it is dead.
+    pub(crate) orphan: bool,
+    /// It was robbed by somebody who may, and is still to hear of it.
+    pub(crate) robbed: bool,
+    /// Since when the store does not know it for the owner.
+    pub(crate) absent_since: Option<u64>,
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose {
+    Lock(usize),
+    /// With the end of the lease that the client counted on, and the sabotages until then.
+    Unlock(usize, Option<u64>, u64),
+    Relock(usize, u64),
 }
 
 /// A request that a client sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
+    pub(crate) purpose: Purpose,
     pub(crate) gate: usize,
+    /// Which of the gate's lives got it.
+    pub(crate) life: u64,
+    pub(crate) at: u64,
     /// In the order in which the gate got them.
     pub(crate) order: u64,
     /// It waits in line like everybody: own token, nothing special.
@@ -26,65 +57,115 @@ pub(crate) struct Sent {
     pub(crate) gone: bool,
 }
 
+impl Sent {
+    /// It is a `LOCK` or `TRYLOCK` that was not answered yet.
+    pub(crate) fn waits(&self) -> bool {
+        !self.answered && !self.gone && matches!(self.purpose, Purpose::Lock(_))
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Checks {
     pub(crate) owners: Vec<Owner>,
     pub(crate) sent: BTreeMap<RequestId, Sent>,
     /// Tokens whose lock somebody deleted, perhaps before they heard of their grant.
-    pub(crate) victims: Vec<Token>,
-    /// Since when the lock is free while somebody waits.
-    pub(crate) idle_since: Option<u64>,
+    pub(crate) victims: BTreeSet<Token>,
+    /// Tokens that a store which forgot brought back.
+    pub(crate) zombies: BTreeSet<Token>,
+    /// When a client asked for the lock with this token last.
+    pub(crate) asked_at: BTreeMap<Token, u64>,
+    /// The gate that granted the lock to this token and released it again.
+    pub(crate) released_by: BTreeMap<Token, usize>,
+    /// Fences in the order in which clients were told.
+    fences: Vec<(Token, u64)>,
 }
 
 impl Checks {
-    /// A client was told that its token holds the lock until then.
-    pub(crate) fn granted(&mut self, now: u64, token: &Token, until: u64) {
+    /// A client was told that its token holds the lock. Where gates have clocks of their own, they
+    /// may tell the end of a session late by the difference of pace.
+    pub(crate) fn granted(&mut self, owner: Owner, drifts: bool) {
+        let now = owner.since;
         self.owners
-            .retain(|owner| owner.until > now && owner.token != *token);
-        if let Some(other) = self.owners.first() {
+            .retain(|other| other.until > now && other.token != owner.token);
+        let is_told_late = |other: &Owner| {
+            let allowed = other.lease / 500 + 2 * MILLI;
+            let absent = other.absent_since.map(|since| now - since);
+            drifts && other.session && absent.is_some_and(|absent| absent <= allowed)
+        };
+        let other = self
+            .owners
+            .iter()
+            .find(|other| !other.robbed && !is_told_late(other));
+        if let Some(other) = other {
             panic!(
-                "two owners at {now}: {} until {}, and now {}",
+                "two owners at {now}: {other:?} {}, and now {owner:?} {}",
                 show(&other.token),
-                other.until,
-                show(token)
+                show(&owner.token)
             );
         }
-        self.owners.push(Owner {
-            token: token.clone(),
-            until,
-        });
+        self.owners.push(owner);
     }
 
-    /// A client gave the lock up, or lost it by the act of somebody who may.
-    pub(crate) fn no_owner(&mut self, token: Option<&Token>) {
-        self.owners
-            .retain(|owner| token.is_some_and(|token| owner.token != *token));
+    /// A client was told that its token holds the lock, of which it was robbed meanwhile.
+    pub(crate) fn granted_in_vain(&mut self, owner: Owner) {
+        self.gives_up(&owner.token);
+        if owner.session {
+            self.owners.push(owner);
+        }
+    }
+
+    /// These are owners no more, by no fault of the gates. Those of sessions are to be told.
+    pub(crate) fn rob(&mut self, whom: impl Fn(&Owner) -> bool) {
+        for owner in self.owners.iter_mut().filter(|owner| whom(owner)) {
+            owner.robbed = true;
+        }
+        self.owners.retain(|owner| owner.session || !owner.robbed);
+    }
+
+    /// A client gave the lock up.
+    pub(crate) fn gives_up(&mut self, token: &Token) {
+        self.owners.retain(|owner| owner.token != *token);
     }
 
     /// The token's owner still counts on it.
-    pub(crate) fn owns(&self, now: u64, token: &Token) -> bool {
-        self.owners
-            .iter()
-            .any(|owner| owner.token == *token && owner.until > now)
+    pub(crate) fn owner(&self, now: u64, token: &Token) -> Option<&Owner> {
+        let owns = |owner: &&Owner| owner.token == *token && owner.until > now && !owner.robbed;
+        self.owners.iter().find(owns)
+    }
+
+    /// A session is told of its loss by the end of its lease, which the gate counts from before it
+    /// asked the store for the last time with success.
+    pub(crate) fn sessions_are_told(&mut self, now: u64, holder: Option<&Token>) {
+        for owner in self.owners.iter_mut().filter(|owner| owner.session) {
+            if holder == Some(&owner.token) {
+                owner.absent_since = None;
+                continue;
+            }
+            let since = *owner.absent_since.get_or_insert(now);
+            let bound = owner.lease + owner.lease / 500 + 20 * MILLI;
+            assert!(
+                now - since <= bound,
+                "{} lost its session at {since} and was not told at {now}",
+                show(&owner.token)
+            );
+        }
     }
 
     pub(crate) fn replied(&mut self, now: u64, request: RequestId, granted: bool) {
-        let sent = self
-            .sent
-            .get_mut(&request)
-            .unwrap_or_else(|| panic!("a reply to nobody"));
+        let sent = self.sent.get_mut(&request);
+        let sent = sent.unwrap_or_else(|| panic!("a reply to nobody"));
         assert!(!sent.answered, "{request:?} was answered twice");
         assert!(!sent.gone, "{request:?} was answered after it was gone");
         assert!(
             sent.due.is_none_or(|due| now <= due),
-            "{request:?} was answered after its WAIT"
+            "{request:?} was answered at {now}, after {:?}",
+            sent.due
         );
         sent.answered = true;
         let (gate, order, plain) = (sent.gate, sent.order, sent.plain);
         if granted && plain {
             let passed = self.sent.iter().find(|(_, other)| {
-                let waits = !other.answered && !other.gone;
-                other.plain && waits && other.gate == gate && other.order < order
+                other.plain && other.waits() && other.gate == gate && other.order < order
             });
             assert!(
                 passed.is_none(),
@@ -94,12 +175,28 @@ impl Checks {
         }
     }
 
+    /// Fences rise from owner to owner.
+    pub(crate) fn fenced(&mut self, token: &Token, fence: u64) {
+        let others = self.fences.iter().filter(|(other, _)| other != token);
+        let largest = others.map(|(_, fence)| *fence).max();
+        assert!(
+            largest.is_none_or(|largest| largest < fence),
+            "{} has fence {fence} after {largest:?}",
+            show(token)
+        );
+        self.fences.push((token.clone(), fence));
+    }
+
     /// How many wait now.
     pub(crate) fn waiting(&self) -> usize {
+        self.sent.values().filter(|sent| sent.waits()).count()
+    }
+
+    /// Somebody waits at this gate.
+    pub(crate) fn waits_at(&self, gate: usize) -> bool {
         self.sent
             .values()
-            .filter(|sent| !sent.answered && !sent.gone)
-            .count()
+            .any(|sent| sent.waits() && sent.gate == gate)
     }
 }
 

@@ -1,21 +1,38 @@
-//! A seeded simulator: some gates, one store, a network that delays, pushes that are late, lost and
-//! overtaken by answers, expiries told late or never, clients that vanish, come back elsewhere with
-//! the same token, die, overstay, and others that know nothing of gates.
+//! A seeded simulator of bad days: some gates, one store, a network that delays and breaks, pushes
+//! that are late, lost and overtaken by answers, expiries told late or never; clients that vanish,
+//! come back elsewhere with the same token, die, overstay, and others that know nothing of gates; a
+//! store that hangs, refuses, forgets, or comes back with what it held a while ago; gates that are
+//! killed, and clocks that run at their own pace.
 //!
-//! It is the driver of the queues: it performs their actions and keeps their timers. The checkers
-//! know nothing of the code: they see what clients see, and what the store holds.
+//! - `day`: what kind of day it is; `world`: its clock, and what must hold at any time;
+//! - `store`, `network`, `gates`, `people`: who takes part; a gate here is the driver of its queue;
+//! - `disasters`: what goes wrong, and what is promised all the same;
+//! - `checks`: what clients were told, and whether that may be so.
+//!
+//! The checkers know nothing of the code: they see what clients see, and what the store holds.
 //!
 //! `LOCKGATE_SEED=7 cargo test --test lock simulator -- --nocapture` runs one day and tells it;
-//! `LOCKGATE_SEEDS=100000` runs that many.
+//! `LOCKGATE_SEEDS=100000` runs that many, and `LOCKGATE_GO_ON=1` does not stop at the first
+//! violation but tells of all kinds of them.
 
-use std::{env, panic};
+use std::{any::Any, cell::Cell, collections::BTreeMap, env, panic, sync::Once};
 
 mod checks;
+mod day;
+mod disasters;
+mod gates;
+mod network;
+mod people;
 mod random;
 mod store;
 mod world;
 
-use world::World;
+use world::{Totals, World};
+
+/// Microseconds in a millisecond.
+const MILLI: u64 = 1_000;
+/// Microseconds in a second.
+const SECOND: u64 = 1_000_000;
 
 /// Days in the ordinary run.
 const SEEDS: u64 = 20_000;
@@ -26,30 +43,97 @@ fn number(variable: &str) -> Option<u64> {
         .map(|text| text.parse().expect("a number"))
 }
 
+thread_local! {
+    /// A violation on this thread is looked at by whoever caught it.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// One day. A violation comes back as its text, and is not printed.
+fn day(seed: u64) -> Result<Totals, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !QUIET.get() {
+                loud(panic);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let day = panic::catch_unwind(|| {
+        let mut world = World::new(seed, false);
+        world.run();
+        world.totals
+    });
+    QUIET.set(false);
+    day.map_err(|panic| text_of(panic.as_ref()))
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_default()
+}
+
 #[test]
 fn many_bad_days() {
     if let Some(seed) = number("LOCKGATE_SEED") {
-        let mut world = World::new(seed, true);
-        world.run();
-        return;
+        return World::new(seed, true).run();
     }
     let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS);
-    let mut total = world::Totals::default();
+    let mut total = Totals::default();
+    let mut violations: BTreeMap<String, (u64, u64, String)> = BTreeMap::new();
     for seed in 0..seeds {
-        let day = panic::catch_unwind(|| {
-            let mut world = World::new(seed, false);
-            world.run();
-            world.totals
-        });
-        match day {
+        match day(seed) {
             Ok(totals) => total.add(&totals),
-            Err(panic) => {
-                eprintln!("seed {seed}: see it with LOCKGATE_SEED={seed}");
-                panic::resume_unwind(panic);
+            Err(text) if number("LOCKGATE_GO_ON").is_some() => {
+                let kind = text
+                    .chars()
+                    .filter(|c| !c.is_ascii_digit())
+                    .take(60)
+                    .collect();
+                violations.entry(kind).or_insert((0, seed, text)).0 += 1;
             }
+            Err(text) => panic!("seed {seed}: {text}\nsee it with LOCKGATE_SEED={seed}"),
         }
     }
+    for (count, seed, text) in violations.values() {
+        println!(
+            "{count} days like seed {seed}: {}",
+            &text[..text.len().min(300)]
+        );
+    }
     println!("{seeds} days: {total:?}");
+    assert!(violations.is_empty(), "there are violations");
     // Days on which nothing happens would prove nothing.
     assert!(total.grants > 5 * seeds && total.vanished > seeds && total.retries > seeds / 2);
+    assert!(total.sessions > seeds && total.fences > seeds && total.breaks > seeds);
+    assert!(total.losses > seeds / 10 && total.deaths > seeds / 10 && total.late > seeds / 100);
+    assert!(total.written_back > seeds / 50 && total.told_lost > seeds / 20);
+}
+
+/// Days within which a checker must see that something was left out.
+#[cfg(feature = "planted-faults")]
+const SEEDS_FOR_A_FAULT: u64 = 5_000;
+
+#[cfg(feature = "planted-faults")]
+#[test]
+fn every_planted_fault_is_caught() {
+    use lockgate::lock::fault::{Fault, plant};
+
+    let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS_FOR_A_FAULT);
+    let mut missed = Vec::new();
+    for fault in Fault::ALL {
+        plant(Some(*fault));
+        let caught = (0..seeds).find_map(|seed| Some((seed, day(seed).err()?)));
+        plant(None);
+        match caught {
+            Some((seed, text)) => {
+                let text: String = text.lines().flat_map(str::chars).take(100).collect();
+                println!("{fault:?} is caught by seed {seed}: {text}");
+            }
+            None => missed.push(fault),
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
 }

@@ -25,7 +25,12 @@ impl Random {
         self.between(1, 100) <= chance
     }
 
+    /// A number below `count`.
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        usize::try_from(self.next() % count as u64).unwrap()
+    }
+
     pub(crate) fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
-        of[usize::try_from(self.next() % of.len() as u64).unwrap()]
+        of[self.below(of.len())]
     }
 }

@@ -1,116 +1,232 @@
-//! A model of one key in Redis: scripts that run at once, an expiry that is true at its time but
-//! told late, and tracking as Redis does it. A read arms the reader's connection; a change by
-//! somebody else tells and disarms it, one's own change disarms it without a word (`NOLOOP`); a key
-//! that is found expired is told to everybody, the finder included.
+//! A model of one key in Redis and of the fence counter: scripts that run at once, an expiry that is
+//! true at its time but told late, and tracking as Redis does it. A read arms the reader's
+//! connection; a change by somebody else tells and disarms it, one's own change disarms it without
+//! a word (`NOLOOP`); a key that is found expired is told to everybody, the finder included.
+//!
+//! It can lose what it holds: start anew with nothing, or with what it held a while ago.
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use lockgate::lock::{Answer, Deadline, LinkId, Outcome, Question, Token};
+
+/// Why the store does not do what it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// `LOADING`, to everything.
+    Loading,
+    /// `READONLY`, to what writes.
+    ReadOnly,
+    /// `NOPERM`, to everything.
+    NoPermission,
+    /// `OOM`, to what needs memory.
+    OutOfMemory,
+}
+
+/// What is left of the data after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Everything.
+    Nothing,
+    /// Nothing.
+    All,
+    /// All but the changes of the latest so many microseconds: a replica took over.
+    Latest(u64),
+}
+
+#[derive(Clone, Default)]
+struct Data {
+    value: Option<(Token, u64)>,
+    counter: u64,
+}
+
+/// A change that happened, for those who are to be told.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    /// On which connection it was made; none: by somebody who knows no gate, or by time.
+    pub(crate) by: Option<LinkId>,
+    /// Connections that are told.
+    pub(crate) told: Vec<LinkId>,
+}
 
 #[derive(Default)]
 pub(crate) struct Store {
-    value: Option<(Token, u64)>,
+    data: Data,
+    /// What it held, and since when.
+    past: Vec<(u64, Data)>,
     armed: BTreeSet<LinkId>,
+    /// It knows tracking.
+    pub(crate) tells: bool,
+    pub(crate) trouble: Option<Trouble>,
+    /// Another one after every restart.
+    pub(crate) epoch: u64,
     /// Grows with every change.
     pub(crate) version: u64,
-    /// To be told of a change.
-    pub(crate) pushes: Vec<LinkId>,
-    /// Commands of clients.
+    pub(crate) changes: Vec<Change>,
+    /// Commands of gates.
     pub(crate) commands: u64,
 }
 
 impl Store {
+    /// A store whose fence counter stands at `counter`.
+    pub(crate) fn new(tells: bool, counter: u64) -> Self {
+        let mut store = Self {
+            tells,
+            ..Self::default()
+        };
+        store.data.counter = counter;
+        store
+    }
+
     /// Who holds the lock at `now`, in microseconds, and until when, in milliseconds.
     pub(crate) fn holder(&self, now: u64) -> Option<(&Token, u64)> {
         // A key lives through the whole of its last millisecond.
         let lives = |(_, deadline): &&(Token, u64)| now / 1_000 <= *deadline;
-        self.value
-            .as_ref()
-            .filter(lives)
-            .map(|(token, deadline)| (token, *deadline))
+        let value = self.data.value.as_ref().filter(lives);
+        value.map(|(token, deadline)| (token, *deadline))
+    }
+
+    /// This token holds the lock.
+    pub(crate) fn is_held_by(&self, now: u64, token: &Token) -> bool {
+        self.holder(now).is_some_and(|(holder, _)| holder == token)
     }
 
     pub(crate) fn deadline(&self) -> Option<u64> {
-        self.value.as_ref().map(|(_, deadline)| *deadline)
+        self.data.value.as_ref().map(|(_, deadline)| *deadline)
     }
 
-    fn change(&mut self, value: Option<(Token, u64)>, by: Option<LinkId>) {
-        self.value = value;
+    fn change(&mut self, now: u64, value: Option<(Token, u64)>, by: Option<LinkId>) {
+        self.past.push((now, self.data.clone()));
+        self.data.value = value;
         self.version += 1;
         let armed = std::mem::take(&mut self.armed);
-        self.pushes
-            .extend(armed.into_iter().filter(|link| Some(*link) != by));
+        let told = armed.into_iter().filter(|link| Some(*link) != by).collect();
+        self.changes.push(Change { by, told });
     }
 
     /// Removes a key whose time is over, as Redis does whenever it comes across it.
     pub(crate) fn expire(&mut self, now: u64) {
-        if self.value.is_some() && self.holder(now).is_none() {
-            self.change(None, None);
+        if self.data.value.is_some() && self.holder(now).is_none() {
+            self.change(now, None, None);
         }
     }
 
     /// What a plain client does: `SET key token NX PX lease`.
     pub(crate) fn set_nx(&mut self, now: u64, token: &Token, lease_ms: u64) -> bool {
         self.expire(now);
-        if self.value.is_some() {
+        if self.data.value.is_some() || self.trouble.is_some() {
             return false;
         }
-        self.change(Some((token.clone(), now / 1_000 + lease_ms)), None);
+        self.change(now, Some((token.clone(), now / 1_000 + lease_ms)), None);
         true
     }
 
     /// What a plain client does: delete the key if the token holds it; or, without one, at any rate.
     pub(crate) fn delete(&mut self, now: u64, token: Option<&Token>) -> bool {
         self.expire(now);
-        match &self.value {
+        match &self.data.value {
             Some((holder, _)) if token.is_none_or(|token| token == holder) => {
-                self.change(None, None);
+                self.change(now, None, None);
                 true
             }
             _ => false,
         }
     }
 
-    pub(crate) fn answer(&mut self, now: u64, link: LinkId, question: &Question) -> Answer {
-        self.commands += 1;
+    /// `FLUSHALL`: the connections that are told that everything may have changed.
+    pub(crate) fn flush(&mut self, now: u64) -> Vec<LinkId> {
+        let armed = std::mem::take(&mut self.armed);
+        self.change(now, None, None);
+        self.data.counter = 0;
+        self.changes.last_mut().expect("it was made").told.clear();
+        armed.into_iter().collect()
+    }
+
+    /// Comes back after it ended at `ended_at`, with what the loss leaves.
+    pub(crate) fn restart(&mut self, now: u64, ended_at: u64, loss: Loss) {
+        let data = match loss {
+            Loss::Nothing => self.data.clone(),
+            Loss::All => Data::default(),
+            Loss::Latest(span) => {
+                let moment = ended_at.saturating_sub(span);
+                let replaced = self.past.iter().find(|(until, _)| *until > moment);
+                replaced.map_or(&self.data, |(_, data)| data).clone()
+            }
+        };
+        self.past.clear();
+        self.armed.clear();
+        self.data = data;
+        self.version += 1;
+        self.epoch += 1;
         self.expire(now);
-        let outcome = self.run(now, link, question);
-        // It ends with a read.
-        self.armed.insert(link);
-        Answer {
-            outcome,
-            armed: Some(link),
+        self.changes.clear();
+    }
+
+    /// The connection is no more.
+    pub(crate) fn disarm(&mut self, link: LinkId) {
+        self.armed.remove(&link);
+    }
+
+    /// What it says to a gate that has seen fences up to `seen`.
+    pub(crate) fn answer(
+        &mut self,
+        now: u64,
+        link: LinkId,
+        question: &Question,
+        seen: u64,
+    ) -> Answer {
+        self.commands += 1;
+        if let Some(outcome) = self.refusal(question) {
+            return Answer {
+                outcome,
+                armed: None,
+            };
+        }
+        self.expire(now);
+        let outcome = self.run(now, link, question, seen);
+        let outcome = match (question, outcome) {
+            // Taken without looking: nothing is told of it, now or later.
+            (Question::Ask { bare: true, .. }, Outcome::Granted { fresh: true, .. }) => {
+                let outcome = Outcome::Granted {
+                    deadline: Deadline(0),
+                    fresh: false,
+                    fence: None,
+                };
+                return Answer {
+                    outcome,
+                    armed: None,
+                };
+            }
+            (_, outcome) => outcome,
+        };
+        // All others end with a read, but what leaves nothing to read.
+        let reads = !matches!(
+            (question, &outcome),
+            (Question::Release { .. }, Outcome::Free)
+        );
+        let armed = (reads && self.tells).then_some(link);
+        self.armed.extend(armed);
+        Answer { outcome, armed }
+    }
+
+    fn refusal(&self, question: &Question) -> Option<Outcome> {
+        let writes = !matches!(question, Question::Check { .. });
+        let grows = writes && !matches!(question, Question::Release { .. });
+        match self.trouble? {
+            Trouble::Loading => Some(Outcome::NotNow(Bytes::from_static(b"LOADING"))),
+            Trouble::ReadOnly if writes => Some(Outcome::NotNow(Bytes::from_static(b"READONLY"))),
+            Trouble::NoPermission => Some(Outcome::Refused(Bytes::from_static(b"NOPERM"))),
+            Trouble::OutOfMemory if grows => Some(Outcome::Refused(Bytes::from_static(b"OOM"))),
+            Trouble::ReadOnly | Trouble::OutOfMemory => None,
         }
     }
 
-    fn run(&mut self, now: u64, link: LinkId, question: &Question) -> Outcome {
-        let set = |store: &mut Self, token: &Token, lease_ms: u64| {
-            let anew = now / 1_000 + lease_ms;
-            let deadline = match &store.value {
-                Some((holder, before)) if holder == token && anew.abs_diff(*before) < 3 => {
-                    before + 3
-                }
-                _ => anew,
-            };
-            let fresh = store
-                .value
-                .as_ref()
-                .is_none_or(|(holder, _)| holder != token);
-            store.change(Some((token.clone(), deadline)), Some(link));
-            Outcome::Granted {
-                deadline: Deadline(deadline),
-                fresh,
-                fence: None,
-            }
-        };
-        let holder = self.value.clone();
+    fn run(&mut self, now: u64, link: LinkId, question: &Question, seen: u64) -> Outcome {
+        let holder = self.data.value.clone();
         let is = |token: &Token| holder.as_ref().is_some_and(|(holder, _)| holder == token);
         let is_at = |only_if: &Option<Deadline>| {
-            only_if.is_none_or(|at| {
-                holder
-                    .as_ref()
-                    .is_some_and(|(_, deadline)| *deadline == at.0)
-            })
+            let deadline = holder.as_ref().map(|(_, deadline)| Deadline(*deadline));
+            only_if.is_none_or(|at| deadline == Some(at))
         };
         let held = || match &holder {
             Some((token, deadline)) => Outcome::Held {
@@ -121,20 +237,38 @@ impl Store {
         };
         match question {
             Question::Ask {
-                token, lease_ms, ..
-            } if holder.is_none() || is(token) => set(self, token, *lease_ms),
-            Question::Ask { .. } => held(),
+                token,
+                lease_ms,
+                fence,
+                expects,
+                ..
+            } if holder.is_none() || is(token) => {
+                let expected = expects.is_some() && is_at(expects);
+                let fence = fence.then(|| self.next_fence(now, seen));
+                self.set(now, link, token, *lease_ms, expected, fence)
+            }
             Question::HandOver {
                 from,
                 only_if,
                 to,
                 lease_ms,
+                fence,
                 ..
-            } if is(from) && is_at(only_if) => set(self, to, *lease_ms),
-            Question::HandOver { to, lease_ms, .. } if is(to) => set(self, to, *lease_ms),
-            Question::HandOver { .. } => held(),
+            } if is(from) && is_at(only_if) => {
+                let fence = fence.then(|| self.next_fence(now, seen));
+                self.set(now, link, to, *lease_ms, false, fence)
+            }
+            Question::HandOver {
+                to,
+                lease_ms,
+                fence,
+                ..
+            } if is(to) => {
+                let fence = fence.then(|| self.next_fence(now, seen));
+                self.set(now, link, to, *lease_ms, false, fence)
+            }
             Question::Release { token, only_if, .. } if is(token) && is_at(only_if) => {
-                self.change(None, Some(link));
+                self.change(now, None, Some(link));
                 Outcome::Free
             }
             Question::Release { .. } => Outcome::Held {
@@ -142,9 +276,80 @@ impl Store {
                 ttl_ms: None,
             },
             Question::Extend {
-                token, lease_ms, ..
-            } if is(token) => set(self, token, *lease_ms),
-            Question::Extend { .. } | Question::Check { .. } | Question::Restore { .. } => held(),
+                token,
+                lease_ms,
+                expects,
+                ..
+            } if is(token) => {
+                let expected = expects.is_some() && is_at(expects);
+                self.set(now, link, token, *lease_ms, expected, None)
+            }
+            Question::Restore {
+                token,
+                lease_ms,
+                fence,
+                over,
+                ..
+            } if holder.is_none() || is(token) || over.iter().any(is) => {
+                self.data.counter = self.data.counter.max(fence.unwrap_or(0));
+                self.restore(now, link, token, *lease_ms)
+            }
+            Question::Ask { .. }
+            | Question::HandOver { .. }
+            | Question::Extend { .. }
+            | Question::Check { .. }
+            | Question::Restore { .. } => held(),
         }
+    }
+
+    /// The token holds the lock from now on; its deadline moves by at least 3 ms.
+    fn set(
+        &mut self,
+        now: u64,
+        link: LinkId,
+        token: &Token,
+        lease_ms: u64,
+        expected: bool,
+        fence: Option<u64>,
+    ) -> Outcome {
+        let anew = now / 1_000 + lease_ms;
+        let before = self
+            .data
+            .value
+            .clone()
+            .filter(|(holder, _)| holder == token);
+        let deadline = match &before {
+            Some((_, before)) if anew.abs_diff(*before) < 3 => before + 3,
+            _ => anew,
+        };
+        self.change(now, Some((token.clone(), deadline)), Some(link));
+        Outcome::Granted {
+            deadline: Deadline(deadline),
+            fresh: before.is_none() || expected,
+            fence,
+        }
+    }
+
+    fn restore(&mut self, now: u64, link: LinkId, token: &Token, lease_ms: u64) -> Outcome {
+        let before = self
+            .data
+            .value
+            .clone()
+            .filter(|(holder, _)| holder == token);
+        let least = before.as_ref().map_or(0, |(_, deadline)| *deadline);
+        let deadline = least.max(now / 1_000 + lease_ms);
+        if deadline != least {
+            self.change(now, Some((token.clone(), deadline)), Some(link));
+        }
+        Outcome::Granted {
+            deadline: Deadline(deadline),
+            fresh: before.is_none(),
+            fence: None,
+        }
+    }
+
+    fn next_fence(&mut self, now: u64, seen: u64) -> u64 {
+        self.data.counter = (self.data.counter + 1).max(now).max(seen + 1);
+        self.data.counter
     }
 }

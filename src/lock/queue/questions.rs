@@ -1,0 +1,202 @@
+//! What to ask the store next: looked at after every event, whatever it was.
+
+use super::{Asked, Errand, Queue, Turn};
+use crate::lock::{
+    fault::{Fault, planted},
+    lease::{Lease, is_wanted_back},
+    places::Place,
+    vocabulary::{
+        Action, Deadline, Question, QuestionId, Reply, RequestId, Settings, Time, Token, UserId,
+    },
+};
+
+impl Queue {
+    pub(super) fn go_on(&mut self, turn: &mut Turn<'_>) {
+        if self.asked.is_some() || self.keep_up(turn) {
+            return;
+        }
+        while let Some(errand) = self.errands.pop_front() {
+            if let Some((question, teller)) = self.question_of(&errand, turn) {
+                return self.ask(question, teller, turn);
+            }
+        }
+        if let Some(belief) = &self.belief {
+            if let Some(place) = self.places.of_token(&belief.holder, belief.user) {
+                return self.ask_for(&place.clone(), turn);
+            }
+            for request in self.places.take_tries() {
+                turn.reply(request, Reply::Nil);
+            }
+        } else if let Some(first) = self.places.first()
+            && self.pace.ask_at() <= turn.now
+        {
+            self.ask_for(&first.clone(), turn);
+        } else {
+            self.check(turn);
+        }
+    }
+
+    fn ask_for(&mut self, place: &Place, turn: &mut Turn<'_>) {
+        let question = Question::Ask {
+            user: place.user,
+            token: place.token.clone(),
+            lease_ms: place.lease_ms,
+            fence: self.needs_fence(place),
+            expects: self
+                .lease_of(place.user, &place.token)
+                .and_then(|lease| lease.deadline),
+            bare: self.is_bare(place, turn.settings),
+        };
+        self.ask(question, None, turn);
+    }
+
+    /// The first to ask for a lock of which nothing is known, for a lease that is not written back.
+    fn is_bare(&self, place: &Place, settings: &Settings) -> bool {
+        let session = place.requests.iter().any(|waiting| waiting.session);
+        let known = self.armed.is_some() || self.belief.is_some() || self.lease.is_some();
+        let alone = self.places.requests() == 1;
+        // Without its deadline a grant that reached nobody could not be told from one that the
+        // client got elsewhere by the same token.
+        let plain = !place.explicit && !session && !place.wants_fence();
+        alone && plain && !known && !is_wanted_back(false, settings)
+    }
+
+    /// Somebody at the place wants a fence, and none is known.
+    fn needs_fence(&self, place: &Place) -> bool {
+        let known = |lease: Lease| lease.fence.is_some();
+        place.wants_fence() && !self.lease_of(place.user, &place.token).is_some_and(known)
+    }
+
+    /// The question that does this errand. None where there is nothing left to do.
+    fn question_of(
+        &self,
+        errand: &Errand,
+        turn: &Turn<'_>,
+    ) -> Option<(Question, Option<(RequestId, Time)>)> {
+        match errand {
+            Errand::Relock(owner, lease_ms) => {
+                let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
+                let lease = self.lease_of(user, &token);
+                let expects = lease
+                    .filter(|lease| lease.session.is_some())
+                    .and_then(|lease| lease.deadline);
+                let question = Question::Extend {
+                    user,
+                    token,
+                    lease_ms,
+                    expects,
+                };
+                Some((question, owner.teller()))
+            }
+            Errand::Unlock(owner) => Some((
+                self.release(owner.user, &owner.token, None, turn),
+                owner.teller(),
+            )),
+            Errand::GiveAway {
+                user,
+                token,
+                only_if,
+            } => {
+                let only_if = match (self.lease_of(*user, token), only_if) {
+                    // Somebody came for it meanwhile.
+                    (Some(lease), _) if lease.receivers > 0 => return None,
+                    // The deadline was moved since: by this gate, or by another, and then it is in
+                    // use there.
+                    (Some(lease), Some(_)) => Some(lease.deadline?),
+                    (_, only_if) => *only_if,
+                };
+                Some((self.release(*user, token, only_if, turn), None))
+            }
+        }
+    }
+
+    /// The lock changes hands where it is known to be the token's and somebody of the same user is
+    /// next; otherwise it is released.
+    fn release(
+        &self,
+        user: UserId,
+        token: &Token,
+        only_if: Option<Deadline>,
+        turn: &Turn<'_>,
+    ) -> Question {
+        let holds = self
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.token == *token)
+            || self
+                .belief
+                .as_ref()
+                .is_some_and(|belief| belief.holder == *token);
+        match self.places.first() {
+            Some(next)
+                if holds && next.user == user && !self.chain.is_long(turn.now, turn.settings) =>
+            {
+                Question::HandOver {
+                    user,
+                    from: token.clone(),
+                    only_if,
+                    to: next.token.clone(),
+                    lease_ms: next.lease_ms,
+                    fence: self.needs_fence(next) && !planted(Fault::NoFenceOnHandover),
+                }
+            }
+            _ => Question::Release {
+                user,
+                token: token.clone(),
+                only_if,
+            },
+        }
+    }
+
+    pub(super) fn ask(
+        &mut self,
+        question: Question,
+        teller: Option<(RequestId, Time)>,
+        turn: &mut Turn<'_>,
+    ) {
+        let explicit = match &question {
+            Question::Ask { user, token, .. }
+            | Question::HandOver {
+                user, to: token, ..
+            } => self
+                .places
+                .of_owner(*user, token)
+                .is_some_and(|place| place.explicit),
+            _ => false,
+        };
+        let releases = matches!(
+            question,
+            Question::Release { .. } | Question::HandOver { .. }
+        );
+        let asked = Asked {
+            id: QuestionId(0),
+            question,
+            own: releases && teller.is_none(),
+            teller,
+            sent_at: turn.now,
+            again: false,
+            on_push: self.pace.pushed(),
+            dirty: Vec::new(),
+            retry_at: None,
+            explicit,
+            forgotten: None,
+        };
+        self.send(asked, turn);
+    }
+
+    pub(super) fn send(&mut self, asked: Asked, turn: &mut Turn<'_>) {
+        debug_assert!(self.asked.is_none(), "one question at a time");
+        self.questions += 1;
+        let id = QuestionId(self.questions);
+        turn.todo.push(Action::Ask {
+            id,
+            question: asked.question.clone(),
+        });
+        self.asked = Some(Asked {
+            id,
+            sent_at: turn.now,
+            retry_at: None,
+            ..asked
+        });
+    }
+}

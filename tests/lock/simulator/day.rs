@@ -1,0 +1,215 @@
+//! What kind of day it is: the rules of the gates, the quality of the network, and the disasters,
+//! all from one seed.
+
+use lockgate::lock::{Settings, WriteBack};
+
+use super::{
+    MILLI,
+    random::Random,
+    store::{Loss, Trouble},
+};
+
+/// For so long after a loss of data a gate takes no lock that it finds free, in microseconds.
+pub(crate) const GRACE: u64 = 1_500 * MILLI;
+/// A gate is connected again so soon after the store is, in microseconds.
+pub(crate) const LONGEST_RECONNECT: u64 = 400 * MILLI;
+
+/// Something goes wrong.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Disaster {
+    /// The connection of this gate breaks.
+    Break(usize),
+    /// The connection of this gate breaks while its next question is on its way.
+    BreakNext(usize),
+    /// The connection of this gate goes silent: nothing comes through, and nobody says so.
+    Mute(usize),
+    /// The store does nothing for so long.
+    Hang(u64),
+    /// The store is gone for so long, and comes back with less.
+    Restart(Loss, u64),
+    /// The same while the next question is on its way, or the next that looks at a lock again.
+    RestartNext(Loss, u64, bool),
+    /// `FLUSHALL`.
+    Flush,
+    /// This gate is killed.
+    Die(usize),
+    /// The store refuses for so long.
+    Trouble(Trouble, u64),
+}
+
+/// What kind of day it is. Times are in microseconds.
+pub(crate) struct Day {
+    pub(crate) settings: Settings,
+    pub(crate) gates: usize,
+    /// One gate, clients who do what they should, and nothing goes wrong.
+    pub(crate) calm: bool,
+    /// The longest way between a gate and the store.
+    pub(crate) way: u64,
+    /// Pushes lost, in percent.
+    pub(crate) loss: u64,
+    /// The store tells of changes.
+    pub(crate) tells: bool,
+    /// A new connection ends the old one in the store before anything else.
+    pub(crate) kills: bool,
+    /// The gates' clocks run at their own pace.
+    pub(crate) drifts: bool,
+    /// Leases shorter than the way to the store are part of some days.
+    pub(crate) short_leases: bool,
+    /// Of a new connection, the queues are told first that the store forgot.
+    pub(crate) forgot_first: bool,
+    /// Clients with `SESSION`, in percent.
+    pub(crate) sessions: u64,
+    /// Clients with `FENCE`, in percent.
+    pub(crate) fences: u64,
+    /// Where the fence counter stands in the morning.
+    pub(crate) counter: u64,
+    /// Clients come within this time.
+    pub(crate) span: u64,
+    /// They hold the lock for at most so long.
+    pub(crate) longest_hold: u64,
+    pub(crate) disasters: Vec<(u64, Disaster)>,
+}
+
+impl Day {
+    pub(crate) fn new(seed: u64, random: &mut Random) -> Self {
+        let calm = seed.is_multiple_of(8);
+        let gates = if calm { 1 } else { 1 + random.below(4) };
+        let troubled = !calm && random.percent(65);
+        let mut day = Self {
+            settings: settings(random),
+            gates,
+            calm,
+            way: random.one_of(&[50, 300, 2_000, 20_000]),
+            loss: if calm {
+                0
+            } else {
+                random.one_of(&[0, 0, 0, 20, 100])
+            },
+            tells: calm || random.percent(92),
+            kills: random.percent(70),
+            drifts: !calm && random.percent(25),
+            short_leases: !calm && !troubled && random.percent(30),
+            forgot_first: random.percent(50),
+            sessions: random.one_of(&[0, 10, 60]),
+            fences: random.one_of(&[0, 30, 100]),
+            counter: 0,
+            span: match troubled {
+                false => random.one_of(&[5, 100, 1_000]) * MILLI,
+                true => random.one_of(&[100, 1_000, 4_000]) * MILLI,
+            },
+            longest_hold: if troubled {
+                random.one_of(&[50, 1_000, 4_000]) * MILLI
+            } else {
+                100 * MILLI
+            },
+            disasters: Vec::new(),
+        };
+        if troubled {
+            day.disasters = disasters(random, gates, day.span);
+        }
+        let forgets = |disaster: &Disaster| {
+            matches!(
+                disaster,
+                Disaster::Flush | Disaster::Restart(..) | Disaster::RestartNext(..)
+            )
+        };
+        if !day.disasters.iter().any(|(_, disaster)| forgets(disaster)) && random.percent(30) {
+            // The clock was set back once: only the counter makes fences rise.
+            day.counter = 1 << 50;
+        }
+        day
+    }
+}
+
+fn settings(random: &mut Random) -> Settings {
+    Settings {
+        max_handoffs: u32::try_from(random.one_of(&[2, 5, 16, 64])).unwrap(),
+        max_handoff_time_ms: random.one_of(&[50, 500, 5_000]),
+        yield_pause_ms: random.one_of(&[0, 5, 20]),
+        return_ms: random.one_of(&[0, 100, 2_000]),
+        max_delay_ms: random.one_of(&[0, 15]),
+        ask_at_least_every_ms: 60_000,
+        poll_every_ms: 100,
+        answer_within_ms: 2_000,
+        write_back: random.one_of(&[
+            WriteBack::All,
+            WriteBack::All,
+            WriteBack::All,
+            WriteBack::Session,
+            WriteBack::Off,
+        ]),
+        max_waiters: 1_000,
+    }
+}
+
+/// One or a few kinds a day, so that what one of them does is not hidden by the others.
+fn disasters(random: &mut Random, gates: usize, span: u64) -> Vec<(u64, Disaster)> {
+    let (breaks, hangs, losses, deaths, others) = match random.between(1, 10) {
+        1..=3 => (random.between(1, 8), 0, 0, 0, 0),
+        4 => (0, 1, 0, 0, random.between(0, 1)),
+        5..=7 => (0, 0, random.between(1, 2), 0, 0),
+        8 => (random.between(0, 2), 0, random.between(1, 3), 0, 0),
+        9 => (random.between(0, 2), 0, 0, random.between(1, 2), 1),
+        _ => (
+            random.between(0, 4),
+            random.between(0, 1),
+            random.between(0, 2),
+            random.between(0, 1),
+            random.between(0, 2),
+        ),
+    };
+    let mut disasters = Vec::new();
+    let mut add = |random: &mut Random, disaster| {
+        let at = random.between(1, span + span / 5 + 100 * MILLI);
+        disasters.push((at, disaster));
+    };
+    for _ in 0..breaks {
+        let gate = random.below(gates);
+        let disaster = match random.between(1, 10) {
+            1..=3 => Disaster::Break(gate),
+            4..=8 => Disaster::BreakNext(gate),
+            _ => Disaster::Mute(gate),
+        };
+        add(random, disaster);
+    }
+    for _ in 0..hangs {
+        let long = random.one_of(&[100, 1_000, 3_000, 8_000]);
+        let disaster = Disaster::Hang(random.between(long / 2, long) * MILLI);
+        add(random, disaster);
+    }
+    for _ in 0..losses {
+        let back = random.one_of(&[100, 500, 2_000]);
+        let back = random.between(1, back) * MILLI;
+        let loss = match random.between(1, 10) {
+            1..=4 => Loss::All,
+            5..=9 => Loss::Latest(back),
+            _ => Loss::Nothing,
+        };
+        let longest = random.one_of(&[50, 300, 1_200]);
+        let span = random.between(5, longest) * MILLI;
+        let disaster = match random.percent(45) {
+            true => Disaster::Restart(loss, span),
+            false => Disaster::RestartNext(loss, span, random.percent(40)),
+        };
+        add(random, disaster);
+    }
+    for _ in 0..deaths {
+        let disaster = Disaster::Die(random.below(gates));
+        add(random, disaster);
+    }
+    for _ in 0..others {
+        let trouble = random.one_of(&[
+            Trouble::Loading,
+            Trouble::ReadOnly,
+            Trouble::NoPermission,
+            Trouble::OutOfMemory,
+        ]);
+        let long = random.between(5, 1_500) * MILLI;
+        let disaster = match random.percent(35) {
+            true => Disaster::Flush,
+            false => Disaster::Trouble(trouble, long),
+        };
+        add(random, disaster);
+    }
+    disasters
+}

@@ -1,0 +1,473 @@
+//! The way between the gates and the store. Each gate has one connection at a time, and none while
+//! it connects anew. Questions and answers keep their order on it; pushes do not, and may be lost.
+//!
+//! When a connection breaks, a question on its way is lost, or was executed and its answer is lost,
+//! or it is executed later; the queue hears that this is unknown. On most days the next connection
+//! ends the old one in the store before anything else, so that nothing comes later than that.
+
+use std::collections::VecDeque;
+
+use lockgate::lock::{
+    Answer, Event, LinkId, Outcome, Question, QuestionId, WriteBack,
+    fault::{Fault, planted},
+};
+
+use super::{
+    MILLI, SECOND,
+    checks::show,
+    day::{Disaster, GRACE},
+    world::{Ev, World},
+};
+
+/// One connection of a gate to the store.
+pub(crate) struct Link {
+    pub(crate) gate: usize,
+    /// Which of the gate's lives it belongs to.
+    life: u64,
+    pub(crate) alive: bool,
+    /// Nothing comes through, and nobody knows.
+    pub(crate) mute: bool,
+    /// What was on its way to the store when it broke never arrives.
+    loses: bool,
+    /// The store knows that it is over.
+    killed: bool,
+    /// Which of the store's lives it belongs to.
+    epoch: u64,
+    sent_at: u64,
+    answered_at: u64,
+}
+
+/// A question on its way to the store.
+#[derive(Debug, Clone)]
+pub(crate) struct Message {
+    link: LinkId,
+    id: QuestionId,
+    question: Question,
+    /// The largest fence that the gate had seen.
+    seen: u64,
+    /// It was on its way when the connection broke.
+    late: bool,
+}
+
+/// A gate's end of its connection.
+#[derive(Default)]
+pub(crate) struct Port {
+    pub(crate) link: Option<LinkId>,
+    /// The one before, whose pushes are lost.
+    before: Option<LinkId>,
+    /// Questions that wait for the next connection.
+    outbox: VecDeque<(QuestionId, Question)>,
+    /// With when it was sent, as a count of events.
+    in_flight: Vec<(QuestionId, u64)>,
+    /// The attempt to connect that counts.
+    attempt: u64,
+    /// The epoch of the store as it was known last.
+    epoch: Option<u64>,
+    /// It breaks while the next question is on its way.
+    pub(crate) breaks_next: bool,
+    /// Until then no lock that is found free may be taken.
+    pub(crate) grace_until: u64,
+}
+
+impl Port {
+    /// That of a gate which is there from the beginning.
+    pub(crate) fn connected(link: LinkId) -> Self {
+        Self {
+            link: Some(link),
+            epoch: Some(0),
+            ..Self::default()
+        }
+    }
+
+    /// What is left of it when its gate dies.
+    pub(crate) fn of_a_dead_gate(&self) -> Self {
+        Self {
+            attempt: self.attempt + 1,
+            ..Self::default()
+        }
+    }
+}
+
+fn index(link: LinkId) -> usize {
+    usize::try_from(link.0).unwrap() - 1
+}
+
+impl World {
+    pub(crate) fn link_of(&self, link: LinkId) -> &Link {
+        &self.links[index(link)]
+    }
+
+    fn link_mut(&mut self, link: LinkId) -> &mut Link {
+        &mut self.links[index(link)]
+    }
+
+    /// From now on nothing comes through it.
+    pub(super) fn silence(&mut self, link: LinkId) {
+        self.link_mut(link).mute = true;
+    }
+
+    pub(super) fn new_link(&mut self, gate: usize) -> LinkId {
+        self.links.push(Link {
+            gate,
+            life: self.gates[gate].life,
+            alive: true,
+            mute: false,
+            loses: false,
+            killed: false,
+            epoch: self.store.epoch,
+            sent_at: 0,
+            answered_at: 0,
+        });
+        LinkId(self.links.len() as u64)
+    }
+
+    // ── asking ───────────────────────────────────────────────────────────────────────────────
+
+    /// Sends a question, now or as soon as there is a connection. Some are answered here.
+    pub(super) fn send(
+        &mut self,
+        gate: usize,
+        id: QuestionId,
+        question: Question,
+    ) -> Option<Event> {
+        let now = self.now;
+        let port = &mut self.gates[gate].port;
+        let Some(link) = port.link else {
+            port.outbox.push_back((id, question));
+            return None;
+        };
+        let waits = now < port.grace_until && !planted(Fault::GraceNotKept);
+        if matches!(question, Question::Ask { .. }) && waits {
+            let ms = (port.grace_until - now).div_ceil(MILLI);
+            self.tell(|| format!("gate {gate} is told: not yet, {ms} ms"));
+            self.totals.not_yet += 1;
+            return Some(answered(id, Outcome::NotYet { ms }));
+        }
+        port.in_flight.push((id, self.count));
+        self.asks(gate, &question);
+        let port = &mut self.gates[gate].port;
+        if std::mem::take(&mut port.breaks_next) {
+            let at = self.random.between(0, 2 * self.day.way);
+            self.after(at, Ev::Disaster(Disaster::Break(gate)));
+        }
+        let told = self.gates[gate].heard.is_some();
+        let looks = told && matches!(question, Question::Check { .. } | Question::Ask { .. });
+        let due = |(_, _, at_check): &mut (_, _, bool)| looks || !*at_check;
+        if let Some((loss, span, _)) = self.crashes_next.take_if(due) {
+            let at = self.random.between(0, 2 * self.day.way);
+            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
+        }
+        let seen = self.gates[gate].largest_fence;
+        let delay = self.delay();
+        let sent = &mut self.link_mut(link).sent_at;
+        let at = (now + delay).max(*sent + 1);
+        *sent = at;
+        let patience = self.day.settings.answer_within_ms * MILLI;
+        self.after(patience, Ev::Timeout(link, id));
+        let message = Message {
+            link,
+            id,
+            question,
+            seen,
+            late: false,
+        };
+        self.at(at, Ev::AtStore(message));
+        None
+    }
+
+    pub(super) fn at_store(&mut self, mut message: Message) {
+        let Link {
+            gate,
+            alive,
+            mute,
+            loses,
+            killed,
+            epoch,
+            ..
+        } = *self.link_of(message.link);
+        if epoch != self.store.epoch || self.is_down || killed {
+            return;
+        }
+        if !alive {
+            if loses {
+                return;
+            }
+            if !message.late {
+                message.late = true;
+                let most = if self.day.kills {
+                    400 * MILLI
+                } else {
+                    3 * SECOND
+                };
+                let delay = self.random.between(0, most);
+                return self.after(delay, Ev::AtStore(message));
+            }
+        }
+        if let Some(until) = self.hangs_until {
+            return self.at(until, Ev::AtStore(message));
+        }
+        if mute && self.random.percent(50) {
+            return;
+        }
+        let (link, id, question) = (message.link, message.id, &message.question);
+        let answer = self.store.answer(self.now, link, question, message.seen);
+        let late = if alive { "" } else { ", late" };
+        self.tell(|| {
+            let outcome = &answer.outcome;
+            let whose = tokens(question);
+            let holder = self.store.holder(self.now).map(|(token, _)| show(token));
+            format!(
+                "gate {gate} at the store{late}: {whose} {question:?} → {outcome:?}, {holder:?}"
+            )
+        });
+        if !alive {
+            self.totals.late += 1;
+            self.disturb(gate);
+        }
+        if alive && !mute {
+            let delay = self.delay();
+            let now = self.now;
+            let answered = &mut self.link_mut(link).answered_at;
+            let at = (now + delay).max(*answered + 1);
+            *answered = at;
+            let version = self.store.version;
+            self.at(at, Ev::Answered(link, id, answer, version));
+        }
+        self.stored();
+    }
+
+    pub(super) fn answer_arrives(
+        &mut self,
+        link: LinkId,
+        question: QuestionId,
+        answer: Answer,
+        version: u64,
+    ) {
+        let Link {
+            gate, alive, mute, ..
+        } = *self.link_of(link);
+        if !alive || mute {
+            return;
+        }
+        self.tell(|| format!("gate {gate} hears {:?}", answer.outcome));
+        let it = &mut self.gates[gate];
+        let asked = it.port.in_flight.iter().position(|(id, _)| *id == question);
+        let sent_at = asked.map_or(0, |at| it.port.in_flight.remove(at).1);
+        // Not to hold the lock does not tell who does.
+        let tells = !matches!(answer.outcome, Outcome::Held { holder: None, .. });
+        if answer.armed.is_some() && tells {
+            it.knows = it.knows.max(version);
+            // What was told while the question was on its way may be newer than its answer.
+            it.heard = it.heard.filter(|heard| *heard > sent_at);
+        }
+        if let Outcome::Granted {
+            fence: Some(fence), ..
+        } = answer.outcome
+        {
+            it.largest_fence = it.largest_fence.max(fence);
+        }
+        self.feed(gate, Event::Answered { question, answer });
+    }
+
+    pub(super) fn push_arrives(&mut self, link: LinkId, flushed: bool) {
+        let Link {
+            gate, alive, mute, ..
+        } = *self.link_of(link);
+        if mute || (!alive && self.random.percent(50)) {
+            return;
+        }
+        if flushed {
+            self.tell(|| format!("gate {gate} hears that everything may have changed"));
+            let ask_at = self.some_time_soon(gate);
+            return self.feed(gate, Event::Deaf { link, ask_at });
+        }
+        self.tell(|| format!("gate {gate} hears of a change"));
+        self.gates[gate].heard = Some(self.count);
+        if let Some(lost) = self.loss.as_mut().filter(|_| !alive) {
+            lost.unsure[gate] = true;
+        }
+        self.feed(gate, Event::Changed { link });
+    }
+
+    /// After every change of the store: who is told, and when its end is noticed.
+    pub(super) fn stored(&mut self) {
+        for change in std::mem::take(&mut self.store.changes) {
+            let by = change.by.map(|link| self.link_of(link).gate);
+            for (number, gate) in self.gates.iter_mut().enumerate() {
+                if by != Some(number) {
+                    gate.changed = self.store.version;
+                }
+            }
+            for link in change.told {
+                self.push(link, false);
+            }
+        }
+        match self.store.deadline() {
+            Some(deadline) if self.random.percent(60) => {
+                let late = self.random.between(1, 3_000);
+                self.at((deadline + 1 + late) * MILLI, Ev::Sweep(self.store.version));
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    pub(super) fn push(&mut self, link: LinkId, flushed: bool) {
+        if self.random.percent(self.day.loss) {
+            self.totals.pushes_lost += 1;
+        } else {
+            let delay = self.delay();
+            self.after(delay, Ev::Push(link, flushed));
+        }
+    }
+
+    // ── breaking and connecting anew ─────────────────────────────────────────────────────────
+
+    pub(super) fn timeout(&mut self, link: LinkId, id: QuestionId) {
+        let Link { gate, alive, .. } = *self.link_of(link);
+        if alive
+            && self.gates[gate]
+                .port
+                .in_flight
+                .iter()
+                .any(|(it, _)| *it == id)
+        {
+            self.tell(|| format!("gate {gate} gives its connection up"));
+            self.break_link(gate);
+        }
+    }
+
+    pub(super) fn break_link(&mut self, gate: usize) {
+        let Some(link) = self.unplug(gate) else {
+            return;
+        };
+        self.tell(|| format!("the connection {} of gate {gate} breaks", link.0));
+        self.totals.breaks += 1;
+        self.connect_later(gate);
+        for (id, _) in std::mem::take(&mut self.gates[gate].port.in_flight) {
+            self.feed(gate, answered(id, Outcome::Unknown));
+        }
+    }
+
+    /// The connection is gone; nobody is told.
+    pub(super) fn unplug(&mut self, gate: usize) -> Option<LinkId> {
+        let link = self.gates[gate].port.link.take()?;
+        let loses = self.random.percent(40);
+        let it = self.link_mut(link);
+        it.alive = false;
+        it.loses = loses;
+        self.store.disarm(link);
+        self.gates[gate].port.before = Some(link);
+        self.disturb(gate);
+        Some(link)
+    }
+
+    /// Tries again in a while.
+    pub(super) fn connect_later(&mut self, gate: usize) {
+        let delay = self.random.between(10, 400) * MILLI;
+        let port = &mut self.gates[gate].port;
+        port.attempt += 1;
+        let attempt = port.attempt;
+        self.after(delay, Ev::Connect(gate, attempt));
+    }
+
+    pub(super) fn connect(&mut self, gate: usize, attempt: u64) {
+        let it = &self.gates[gate];
+        if !it.alive || it.port.attempt != attempt || self.is_down {
+            return;
+        }
+        if let Some(until) = self.hangs_until {
+            // The greeting is answered when the store goes on.
+            let delay = self.random.between(10, 100) * MILLI;
+            return self.at(until + delay, Ev::Connect(gate, attempt));
+        }
+        self.disturb(gate);
+        let link = self.new_link(gate);
+        if self.day.kills {
+            // A gate that died knows nothing of the connections it had.
+            let life = self.gates[gate].life;
+            for old in &mut self.links {
+                old.killed |= old.gate == gate && old.life == life && !old.alive;
+            }
+        }
+        self.tell(|| format!("gate {gate} has a new connection, {}", link.0));
+        let epoch = self.store.epoch;
+        let known = self.gates[gate].port.epoch.replace(epoch);
+        let forgot = match known {
+            Some(known) => known != epoch,
+            // A gate that is new looks for how long the store has been there.
+            None => self
+                .loss
+                .as_ref()
+                .is_some_and(|loss| self.now < loss.back_at + GRACE),
+        } && self.day.settings.write_back != WriteBack::Off;
+        let ask_at = self.some_time_soon(gate);
+        let now = self.now;
+        let it = &mut self.gates[gate];
+        it.port.link = Some(link);
+        if forgot {
+            it.port.grace_until = now + GRACE;
+        }
+        let mut news = Vec::new();
+        if let Some(link) = it.port.before.take() {
+            news.push(Event::Deaf { link, ask_at });
+        }
+        if forgot {
+            let gate_now = it.clock.at(now);
+            it.released
+                .retain(|(_, over_at)| over_at.micros() > gate_now);
+            let released = it.released.iter().map(|(token, _)| token.clone()).collect();
+            news.insert(
+                if self.day.forgot_first { 0 } else { news.len() },
+                Event::Forgot { released },
+            );
+        }
+        for event in news {
+            self.feed(gate, event);
+        }
+        for (id, question) in std::mem::take(&mut self.gates[gate].port.outbox) {
+            if let Some(event) = self.send(gate, id, question) {
+                self.feed(gate, event);
+            }
+        }
+    }
+
+    /// The gate and its way to the store are as they should be.
+    pub(super) fn is_well(&self, gate: usize) -> bool {
+        let it = &self.gates[gate];
+        let connected = it.port.link.is_some_and(|link| !self.link_of(link).mute);
+        let serves = !self.is_down && self.hangs_until.is_none() && self.store.trouble.is_none();
+        it.alive && connected && serves
+    }
+
+    /// Something is wrong, or was until now, with this gate's way to the store.
+    pub(super) fn disturb(&mut self, gate: usize) {
+        self.gates[gate].disturbed_at = Some(self.now);
+        self.disturbed_at = Some(self.now);
+    }
+
+    pub(super) fn disturb_all(&mut self) {
+        for gate in 0..self.gates.len() {
+            self.disturb(gate);
+        }
+    }
+}
+
+/// The tokens of a question as text.
+fn tokens(question: &Question) -> String {
+    match question {
+        Question::HandOver { from, to, .. } => format!("{} to {}", show(from), show(to)),
+        Question::Ask { token, .. }
+        | Question::Release { token, .. }
+        | Question::Extend { token, .. }
+        | Question::Restore { token, .. } => show(token),
+        Question::Check { .. } => String::new(),
+    }
+}
+
+fn answered(question: QuestionId, outcome: Outcome) -> Event {
+    let answer = Answer {
+        outcome,
+        armed: None,
+    };
+    Event::Answered { question, answer }
+}
