@@ -28,8 +28,8 @@ pub(crate) struct Verdict {
     pub(crate) excused_with_plain: u64,
     /// Overlaps after a loss of data with a lease from before it.
     pub(crate) excused_after_loss: u64,
-    /// Those of them in which Redis was restarted without its data and both gates were well: what
-    /// writing back the leases is to close.
+    /// Those of them in which Redis was restarted without its data, both gates were well, and no
+    /// plain client took the lock meanwhile: what writing back the leases is to close.
     pub(crate) write_back_holes: Vec<String>,
     /// How many leases were to be written back so, which tells what the line above is worth.
     pub(crate) to_write_back: u64,
@@ -109,11 +109,13 @@ fn check_exclusion(tenures: &[&Tenure], history: &History, verdict: &mut Verdict
         .filter(|owned| owned.from < owned.to)
         .collect();
     owned.sort_by_key(|owned| owned.from);
+    let is_plain = |tenure: &&&Tenure| tenure.through == Through::Redis;
+    let plain: Vec<_> = tenures.iter().filter(is_plain).map(|t| t.read).collect();
     let mut earlier: Vec<&Owned<'_>> = Vec::new();
     for later in &owned {
         earlier.retain(|one| one.to > later.from);
         for one in &earlier {
-            check_overlap(one, later, history, verdict);
+            check_overlap(one, later, &plain, history, verdict);
         }
         earlier.push(later);
     }
@@ -123,7 +125,14 @@ fn check_exclusion(tenures: &[&Tenure], history: &History, verdict: &mut Verdict
         .count() as u64;
 }
 
-fn check_overlap(one: &Owned<'_>, other: &Owned<'_>, history: &History, verdict: &mut Verdict) {
+/// `plain` is when plain clients were granted this lock.
+fn check_overlap(
+    one: &Owned<'_>,
+    other: &Owned<'_>,
+    plain: &[Micros],
+    history: &History,
+    verdict: &mut Verdict,
+) {
     let ends = one.to.min(other.to);
     let losses: Vec<_> = history
         .incidents
@@ -147,7 +156,10 @@ fn check_overlap(one: &Owned<'_>, other: &Owned<'_>, history: &History, verdict:
     }
     verdict.excused_after_loss += 1;
     let only_forgot = losses.iter().all(|loss| loss.what == What::Forgot);
-    if only_forgot && gates_were_well(history, first.from, other.from) {
+    let taken = plain
+        .iter()
+        .any(|taken| (first.from..other.from).contains(taken));
+    if only_forgot && !taken && gates_were_well(history, first.from, other.from) {
         verdict.write_back_holes.push(format!(
             "Redis forgot from {} to {}:\n  {one}\n  {other}",
             first.from, first.to

@@ -217,7 +217,6 @@ impl<'a> Contender<'a> {
         let words = ["RELOCK", &key, &tenure.token, "PX", &lease_ms.to_string()].map(str::to_owned);
         let (sent, lease) = (now(), lease_ms * 1_000);
         let reply = self.call(gate, &words, AT_ONCE, self.patience(AT_ONCE));
-        let ends = tenure.lease_from.moment() + tenure.lease;
         match reply {
             Reply::Value(Value::Integer(0)) => {
                 tenure.denied = Some(now());
@@ -242,16 +241,15 @@ impl<'a> Contender<'a> {
             Reply::Value(Value::Error(_)) | Reply::Broken | Reply::Silence => {}
             Reply::Value(value) => self.wrong(format!("{words:?} was answered {value:?}")),
         }
-        // Nobody knows: whichever lease ends first.
-        if sent + lease < ends {
-            tenure.lease_from = LeaseFrom::Sent(sent);
-            tenure.lease = lease;
+        // Nobody knows. It says nothing of who owned the lock then.
+        if tenure.session {
+            tenure.until = sent - NOTICE_MARGIN;
+            self.connections[gate].close();
+            return false;
         }
-        let alive = !tenure.session || self.connections[gate].is_open();
-        if !alive {
-            tenure.until = sent - self.notice_margin(tenure);
-        }
-        alive
+        let from = tenure.lease_from.moment();
+        tenure.lease = tenure.lease.min(sent + lease - from);
+        true
     }
 
     /// `UNLOCK`, until it is answered or the client gives up.

@@ -129,6 +129,17 @@ pub(crate) struct History {
     pub(crate) wrong: Vec<String>,
 }
 
+impl History {
+    /// Each entry on a line of its own.
+    pub(crate) fn lines(&self) -> String {
+        let tenures = self.tenures.iter().map(|tenure| format!("{tenure:?}\n"));
+        let incidents = self.incidents.iter().map(|i| format!("{i:?}\n"));
+        let late = self.late.iter().map(|late| format!("{late:?}\n"));
+        let wrong = self.wrong.iter().map(|wrong| format!("{wrong}\n"));
+        tenures.chain(incidents).chain(late).chain(wrong).collect()
+    }
+}
+
 /// The history while it is being made.
 #[derive(Default)]
 pub(crate) struct Chronicle(Mutex<History>);

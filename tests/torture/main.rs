@@ -3,6 +3,8 @@
 //!
 //!     TORTURE_SECONDS=3600 TORTURE_SEED=7 cargo test --release --test torture -- --nocapture
 //!
+//! `TORTURE_HISTORY=file` writes down everything that the verdict is made of.
+//!
 //! Each gate reaches Redis through a proxy of its own that can break. Faults and clients follow from
 //! the seed, but for the moments, which are the machine's. Everybody writes down what happened
 //! (`history`), and what must hold is found out at the end (`checks`).
@@ -36,7 +38,7 @@
 //! earlier owner last knew that it owned the lock and before the later was granted it, and only for one
 //! lease from then. Where Redis was restarted without its data, and both gates and what lies
 //! between them and Redis were well for longer than a lease, the gates were to write back the lease: such an
-//! overlap is not excused either. A plain client's leases nobody writes back.
+//! overlap is not excused either, unless a plain client, which knows no grace time, took the lock first.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -60,7 +62,7 @@ mod plain;
 mod verify;
 mod world;
 
-use std::{env, thread, time::Duration};
+use std::{env, fs, thread, time::Duration};
 
 use contender::Contender;
 use faults::{Faults, Machinery};
@@ -91,6 +93,9 @@ fn no_lock_has_two_owners_whatever_breaks() {
     );
     live_and_break(&world, &mut machinery, Duration::from_secs(seconds), seed);
     let history = world.chronicle.read();
+    if let Ok(file) = env::var("TORTURE_HISTORY") {
+        fs::write(file, history.lines()).expect("the history is written");
+    }
     let verdict = checks::judge(&history);
     report(&figures::figures(&world.tally.counts(), &history, &verdict));
     for violation in verdict

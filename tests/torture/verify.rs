@@ -185,6 +185,12 @@ fn well_gates_are_to_write_back_what_redis_forgot() {
     let verdict = is_right(&tenures, std::slice::from_ref(&forgot));
     assert_eq!(verdict.write_back_holes.len(), 1);
     assert_eq!(verdict.to_write_back, 1);
+    let taken = [plain("c", 1_510_000, 1_511_000)];
+    let verdict = is_right(
+        &[&tenures[..], &taken].concat(),
+        std::slice::from_ref(&forgot),
+    );
+    assert!(verdict.write_back_holes.is_empty());
     let cut = incident(What::LinkBroken(1), 0, 1_000);
     let verdict = is_right(&tenures, &[cut, forgot]);
     assert_eq!(verdict.excused_after_loss, 1);
