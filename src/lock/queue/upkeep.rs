@@ -116,7 +116,8 @@ impl Queue {
                 token,
                 lease_ms: match planted(Fault::WrittenBackTooShort) {
                     true => 1,
-                    false => lease.until.millis_since(turn.now).max(1),
+                    // Rounded up, or the store would let it end before its owner does.
+                    false => lease.until.micros_since(turn.now).div_ceil(1_000),
                 },
                 fence: lease.fence,
                 over,
