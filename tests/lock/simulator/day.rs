@@ -11,8 +11,23 @@ use super::{
 
 /// For so long after a loss of data a gate takes no lock that it finds free, in microseconds.
 pub(crate) const GRACE: u64 = 1_500 * MILLI;
+/// So long after the store is back, whoever could not be written back is an owner no more, in
+/// microseconds.
+pub(crate) const SETTLED: u64 = GRACE + 5 * MILLI;
 /// A gate is connected again so soon after the store is, in microseconds.
 pub(crate) const LONGEST_RECONNECT: u64 = 400 * MILLI;
+
+/// When a store crashes at the worst moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// While a question is on its way.
+    Question,
+    /// While a question is on its way by which a gate looks again at a lock that another gate's
+    /// client has by now.
+    Look,
+    /// When a client was just granted the lock.
+    Grant,
+}
 
 /// Something goes wrong.
 #[derive(Debug, Clone, Copy)]
@@ -27,9 +42,8 @@ pub(crate) enum Disaster {
     Hang(u64),
     /// The store is gone for so long, and comes back with less.
     Restart(Loss, u64),
-    /// The same while the next question is on its way, or the next by which a gate
-    /// looks at a lock again that another gate's client has by now.
-    RestartNext(Loss, u64, bool),
+    /// The same, at the next such moment.
+    RestartAt(Moment, Loss, u64),
     /// `FLUSHALL`.
     Flush,
     /// This gate is killed.
@@ -113,7 +127,7 @@ impl Day {
             },
             longest_hold: match (troubled, small) {
                 (false, _) => 100 * MILLI,
-                (_, true) => random.one_of(&[100, 1_000, 3_000]) * MILLI,
+                (_, true) => random.one_of(&[100, 3_000, 6_000]) * MILLI,
                 _ => random.one_of(&[50, 1_000, 4_000]) * MILLI,
             },
             disasters: Vec::new(),
@@ -122,12 +136,16 @@ impl Day {
         if troubled {
             day.disasters = disasters(random, gates, day.span, small);
             let breaks = |disaster: &Disaster| matches!(disaster, Disaster::BreakNext(_));
+            let refuses = |disaster: &Disaster| matches!(disaster, Disaster::Trouble(..));
+            if small && day.disasters.iter().any(|(_, disaster)| refuses(disaster)) {
+                day.sessions = 60;
+            }
             day.breaks = day.disasters.iter().any(|(_, disaster)| breaks(disaster));
         }
         let forgets = |disaster: &Disaster| {
             matches!(
                 disaster,
-                Disaster::Flush | Disaster::Restart(..) | Disaster::RestartNext(..)
+                Disaster::Flush | Disaster::Restart(..) | Disaster::RestartAt(..)
             )
         };
         if !day.disasters.iter().any(|(_, disaster)| forgets(disaster)) && random.percent(30) {
@@ -163,11 +181,14 @@ fn settings(random: &mut Random) -> Settings {
 
 /// One or a few kinds a day, so that what one of them does is not hidden by the others.
 fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(u64, Disaster)> {
-    let kind = random.between(1, if small { 7 } else { 10 });
+    let kind = random.between(1, 10);
     let (breaks, hangs, losses, deaths, others) = match kind {
         1..=3 => (random.between(1, if small { 3 } else { 8 }), 0, 0, 0, 0),
         4..=7 => (0, 0, random.between(1, 2), 0, 0),
+        8 if small => (0, 0, 0, 0, random.between(1, 2)),
         8 => (0, 1, 0, 0, random.between(0, 1)),
+        9 if small => (0, 0, 1, 0, 0),
+        10 if small => (random.between(1, 3), 0, 0, 0, 0),
         9 => (random.between(0, 2), 0, 0, random.between(1, 2), 1),
         _ => (
             random.between(0, 4),
@@ -197,18 +218,23 @@ fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(
         add(random, disaster);
     }
     for _ in 0..losses {
-        let back = random.one_of(&[100, 500, 2_000]);
+        let back = random.one_of(&[100, 200, 500, 2_000]);
         let back = random.between(1, back) * MILLI;
         let loss = match random.between(1, 10) {
             1..=4 => Loss::All,
             5..=9 => Loss::Latest(back),
             _ => Loss::Nothing,
         };
-        let longest = random.one_of(&[50, 300, 1_200]);
+        let longest = random.one_of(&[50, 50, 300, 1_200]);
         let span = random.between(5, longest) * MILLI;
+        let moment = random.one_of(&[Moment::Question, Moment::Look, Moment::Grant, Moment::Grant]);
         let disaster = match random.percent(if small { 20 } else { 50 }) {
             true => Disaster::Restart(loss, span),
-            false => Disaster::RestartNext(loss, span, random.percent(60)),
+            // Then a replica may still have the lock with the one before.
+            false if moment == Moment::Grant => {
+                Disaster::RestartAt(moment, Loss::Latest(back), span)
+            }
+            false => Disaster::RestartAt(moment, loss, span),
         };
         add(random, disaster);
     }
@@ -224,7 +250,7 @@ fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(
             Trouble::OutOfMemory,
         ]);
         let long = random.between(5, 1_500) * MILLI;
-        let disaster = match random.percent(35) {
+        let disaster = match random.percent(25) {
             true => Disaster::Flush,
             false => Disaster::Trouble(trouble, long),
         };

@@ -7,7 +7,7 @@ use lockgate::lock::{LinkId, Token, WriteBack};
 use super::{
     MILLI, SECOND,
     checks::{Owner, show},
-    day::{Disaster, GRACE, LONGEST_RECONNECT},
+    day::{Disaster, LONGEST_RECONNECT, Moment, SETTLED},
     gates::{Clock, Gate},
     network::Port,
     store::{Loss, Trouble},
@@ -58,10 +58,10 @@ impl World {
             Disaster::Mute(gate) => self.mute(gate),
             Disaster::Hang(span) => self.hang(span),
             Disaster::Restart(loss, span) => self.crash(loss, span),
-            Disaster::RestartNext(loss, span, at_look) => {
+            Disaster::RestartAt(moment, loss, span) => {
                 // Such a moment may not come.
-                let any_at = self.now + if at_look { 500 * MILLI } else { 0 };
-                self.crashes_next = Some((loss, span, any_at));
+                let any_at = self.now + 500 * MILLI;
+                self.crashes_at = Some((moment, loss, span, any_at));
             }
             Disaster::Flush => self.flush(),
             Disaster::Die(gate) => self.die(gate),
@@ -184,6 +184,18 @@ impl World {
 
     // ── a store that forgets ─────────────────────────────────────────────────────────────────
 
+    /// The moment has come: the store crashes within this time, if it is to.
+    pub(super) fn crash_at(&mut self, now: Moment, within: u64) {
+        let time = self.now;
+        let due = |(moment, _, _, any_at): &mut (Moment, Loss, u64, u64)| {
+            *moment == now || (now == Moment::Question && *any_at <= time)
+        };
+        if let Some((_, loss, span, _)) = self.crashes_at.take_if(due) {
+            let at = self.random.between(0, within);
+            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
+        }
+    }
+
     fn crash(&mut self, loss: Loss, span: u64) {
         if self.is_down {
             return;
@@ -219,7 +231,7 @@ impl World {
             return;
         };
         let (unsure, back_at) = (lost.unsure.clone(), lost.back_at);
-        if self.now < back_at.saturating_add(GRACE) {
+        if self.now < back_at.saturating_add(SETTLED) {
             self.excuse(|owner| owner.since < back_at && owner.gate.is_some_and(|it| unsure[it]));
         }
     }
@@ -277,7 +289,7 @@ impl World {
             LONGEST_RECONNECT + 6 * way + 60 * MILLI,
             Ev::WrittenBack(number),
         );
-        self.after(GRACE + 5 * MILLI, Ev::GraceOver(number));
+        self.after(SETTLED, Ev::GraceOver(number));
         self.stored();
     }
 
@@ -305,6 +317,21 @@ impl World {
             Some(holder) if *holder != owner.token => released_by != owner.gate,
             _ => false,
         }
+    }
+
+    /// The store brought a token back that this owner's gate released, and nothing but that kept the
+    /// gate from writing the lease back.
+    pub(super) fn met_what_it_released(&self, owner: &Owner) -> bool {
+        let (Some(lost), Some(gate)) = (&self.loss, owner.gate) else {
+            return false;
+        };
+        let back = lost.holder.as_ref().filter(|it| **it != owner.token);
+        let back = back.filter(|it| self.store.is_held_by(self.now, it));
+        let released_by = back.and_then(|it| self.checks.released_by.get(it));
+        let in_time = self.now < lost.back_at.saturating_add(SETTLED);
+        let sure = !lost.doubt && !lost.unsure[gate] && !lost.was_taken;
+        let safe = sure && !owner.robbed && owner.since < lost.crashed_at;
+        released_by == Some(&gate) && in_time && safe && self.was_well_since(gate, lost)
     }
 
     /// Nobody took a lock that was found free before this. From now on gates may, and those owners

@@ -15,7 +15,7 @@
 //! `LOCKGATE_SEED=7 cargo test --test lock simulator -- --nocapture` runs one day and tells it;
 //! `LOCKGATE_SEEDS=100000` runs that many, and `LOCKGATE_GO_ON=1` does not stop at the first
 //! violation but tells of all kinds of them. With the feature `planted-faults`,
-//! `LOCKGATE_FAULT=NoDirtyMark` makes that fault on the day that is told.
+//! `LOCKGATE_FAULT=NoDirtyMark` makes that fault on these days.
 
 use std::{any::Any, cell::Cell, collections::BTreeMap, env, panic, sync::Once};
 
@@ -83,9 +83,9 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 
 #[test]
 fn many_bad_days() {
+    #[cfg(feature = "planted-faults")]
+    fault::plant(env::var("LOCKGATE_FAULT").ok().map(|name| fault_of(&name)));
     if let Some(seed) = number("LOCKGATE_SEED") {
-        #[cfg(feature = "planted-faults")]
-        fault::plant(env::var("LOCKGATE_FAULT").ok().map(|name| fault_of(&name)));
         return World::new(seed, true).run();
     }
     let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS);

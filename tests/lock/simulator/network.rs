@@ -15,7 +15,7 @@ use lockgate::lock::{
 use super::{
     MILLI, SECOND,
     checks::show,
-    day::{Disaster, GRACE},
+    day::{Disaster, GRACE, Moment},
     world::{Ev, World},
 };
 
@@ -168,7 +168,7 @@ impl World {
     fn worst_moment(&mut self, gate: usize, question: &Question) {
         let trip = 2 * self.day.way;
         let leaves = self.leaves_with(question);
-        let breaks = leaves.is_some() && self.day.breaks && self.random.percent(30);
+        let breaks = leaves.is_some() && self.day.breaks && self.random.percent(60);
         if let Some((who, request)) = leaves {
             let at = self.random.between(0, trip);
             self.after(at, Ev::Vanish(who, request));
@@ -180,12 +180,10 @@ impl World {
         // The gate looks again at a lock that another gate's client has by now.
         let told = self.gates[gate].heard.is_some();
         let looks = told && self.granted_at[0] == Some(gate) && self.granted_at[1] != Some(gate);
-        let now = self.now;
-        let due = |(_, _, any_at): &mut (_, _, u64)| looks || *any_at <= now;
-        if let Some((loss, span, _)) = self.crashes_next.take_if(due) {
-            let at = self.random.between(0, trip);
-            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
+        if looks {
+            self.crash_at(Moment::Look, trip);
         }
+        self.crash_at(Moment::Question, trip);
     }
 
     pub(super) fn at_store(&mut self, mut message: Message) {
@@ -368,6 +366,7 @@ impl World {
         self.tell(|| format!("the connection {} of gate {gate} breaks", link.0));
         self.totals.breaks += 1;
         self.connect_later(gate);
+        self.unlocks_again(gate);
         for (id, _) in std::mem::take(&mut self.gates[gate].port.in_flight) {
             self.feed(gate, answered(id, Outcome::Unknown));
         }

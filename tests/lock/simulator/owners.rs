@@ -6,8 +6,8 @@ use lockgate::lock::{Event, Refusal, Reply, RequestId, Token};
 use super::{
     MILLI,
     checks::{Owner, Purpose, Sent},
-    day::{GRACE, LONGEST_RECONNECT},
-    people::{Fate, SESSION_ENDS_WITHIN, USER},
+    day::{GRACE, LONGEST_RECONNECT, Moment, SETTLED},
+    people::{Client, Fate, SESSION_ENDS_WITHIN, USER},
     world::{Ev, World},
 };
 
@@ -87,6 +87,8 @@ impl World {
             Fate::VanishesAtGrant => {
                 self.totals.vanished += 1;
                 self.soon_not_held(&client, self.now, false);
+                let over_at = self.now + client.lease_ms * MILLI;
+                self.undelivered = Some((token.clone(), gate, self.now, over_at));
                 return Some(undelivered);
             }
             Fate::RetriesAtGrant if !client.came_back => {
@@ -97,6 +99,7 @@ impl World {
         }
         assert!(*until > self.time(gate), "a lease that is over was granted");
         self.totals.grants += 1;
+        self.handed_on(gate);
         self.granted_at = [self.granted_at[1], Some(gate)];
         let granted_by = self.checks.granted_by.entry(token.clone()).or_default();
         granted_by.insert(gate);
@@ -120,7 +123,21 @@ impl World {
             self.checks.granted(owner, self.day.drifts);
         }
         self.goes_on_to(who, request, *session);
+        self.crash_at(Moment::Grant, 10 * MILLI);
         None
+    }
+
+    /// A grant that reached nobody was given to the next one at the same gate, unless it ended
+    /// otherwise.
+    fn handed_on(&mut self, gate: usize) {
+        if let Some((token, by, at, over_at)) = self.undelivered.take()
+            && by == gate
+            && self.now < over_at
+            && self.disturbed_at.is_none_or(|disturbed| disturbed < at)
+            && !self.checks.victims.contains(&token)
+        {
+            self.checks.released_by.insert(token, gate);
+        }
     }
 
     /// What it does with its lock.
@@ -168,6 +185,10 @@ impl World {
         );
         let owner = owners.remove(at);
         self.totals.told_lost += 1;
+        assert!(
+            !self.met_what_it_released(&owner),
+            "{request:?} lost its lock to a token that its own gate had released"
+        );
         let lately = |at: u64| at + 400 * MILLI + 10 * self.day.way > self.now;
         let disturbed = self.gates[gate].disturbed_at.is_some_and(lately);
         let forgotten = self.loss.as_ref().map(|lost| lost.back_at);
@@ -223,6 +244,19 @@ impl World {
     }
 
     // ── giving up ────────────────────────────────────────────────────────────────────────────
+
+    /// A client that is not sure whether it gave the lock up does so again, while the gate has no
+    /// connection.
+    pub(super) fn unlocks_again(&mut self, gate: usize) {
+        let done = |client: &Client| {
+            client.done && client.gate == gate && !matches!(client.fate, Fate::Plain | Fate::Joins)
+        };
+        let who = self.clients.iter().position(done);
+        if let Some(who) = who.filter(|_| self.day.small || self.random.percent(50)) {
+            let at = self.random.between(0, 10 * MILLI);
+            self.after(at, Ev::Release(who));
+        }
+    }
 
     pub(super) fn release(&mut self, who: usize) {
         if self.clients[who].fate == Fate::Plain {
@@ -281,7 +315,7 @@ impl World {
             self.soon_not_held(&client, sent.at, here);
         }
         if *reply == Reply::Done {
-            if until.is_some() && here {
+            if here {
                 self.checks.released_by.insert(client.token, sent.gate);
             }
             return;
@@ -305,7 +339,7 @@ impl World {
                     || self
                         .loss
                         .as_ref()
-                        .is_some_and(|lost| sent.at < lost.back_at + GRACE)
+                        .is_some_and(|lost| sent.at < lost.back_at + SETTLED)
             }
         }
     }

@@ -5,7 +5,7 @@ use lockgate::lock::{Event, LockRequest, Question, RequestId, Token, UserId, Wai
 use super::{
     MILLI,
     checks::{Purpose, Sent},
-    day::GRACE,
+    day::SETTLED,
     world::{Ev, World},
 };
 
@@ -92,7 +92,7 @@ impl World {
         let random = &mut self.random;
         let session = random.percent(day.sessions);
         let fate = match (random.between(1, 100), session) {
-            _ if day.calm => Fate::Good,
+            _ if day.calm || (day.small && random.percent(35)) => Fate::Good,
             (1..=26, _) => Fate::Good,
             (27..=35, _) => Fate::UnlocksElsewhere,
             (36..=40, _) => Fate::Relocks,
@@ -201,7 +201,7 @@ impl World {
         let Some(lost) = self
             .loss
             .as_mut()
-            .filter(|lost| now < lost.back_at + GRACE + 5 * MILLI)
+            .filter(|lost| now < lost.back_at + SETTLED)
         else {
             return;
         };
@@ -337,7 +337,7 @@ impl World {
             .clients
             .iter()
             .position(|client| client.token == *token)?;
-        let leaves = self.clients[who].fate == Fate::Vanishes && self.random.percent(40);
+        let leaves = self.clients[who].fate == Fate::Vanishes && self.random.percent(60);
         Some((who, self.clients[who].request.filter(|_| leaves)?))
     }
 

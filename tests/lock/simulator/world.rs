@@ -5,12 +5,12 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
 };
 
-use lockgate::lock::{Answer, LinkId, Question, QuestionId, RequestId, Token, WriteBack};
+use lockgate::lock::{Answer, LinkId, Question, QuestionId, RequestId, Token};
 
 use super::{
     MILLI, SECOND,
     checks::Checks,
-    day::{Day, Disaster, GRACE},
+    day::{Day, Disaster, Moment, SETTLED},
     disasters::Lost,
     gates::Gate,
     network::{Link, Message},
@@ -134,9 +134,9 @@ pub(crate) struct World {
     /// The store executes nothing until then.
     pub(super) hangs_until: Option<u64>,
     pub(super) is_down: bool,
-    /// The store crashes while the next question is on its way that looks at a lock again; or any,
-    /// from this moment on.
-    pub(super) crashes_next: Option<(Loss, u64, u64)>,
+    /// The store crashes at such a moment, with this loss and for so long; or with any question,
+    /// from the time given on.
+    pub(super) crashes_at: Option<(Moment, Loss, u64, u64)>,
     /// The latest loss of data.
     pub(super) loss: Option<Lost>,
     pub(super) troubles: u64,
@@ -146,6 +146,8 @@ pub(crate) struct World {
     pub(super) disturbed_at: Option<u64>,
     /// The gates of the last two grants, the latest last.
     pub(super) granted_at: [Option<usize>; 2],
+    /// The last grant that reached nobody: its gate, when that was, and when its lease ends.
+    pub(super) undelivered: Option<(Token, usize, u64, u64)>,
     pub(super) clients: Vec<Client>,
     pub(super) checks: Checks,
     /// Releases while nobody waited: they and the next grant are two commands.
@@ -171,12 +173,13 @@ impl World {
             store: Store::new(day.tells, day.counter),
             hangs_until: None,
             is_down: false,
-            crashes_next: None,
+            crashes_at: None,
             loss: None,
             troubles: 0,
             trouble_at: None,
             disturbed_at: None,
             granted_at: [None; 2],
+            undelivered: None,
             clients: Vec::new(),
             checks: Checks::default(),
             gaps: 0,
@@ -295,14 +298,15 @@ impl World {
     /// Where something went wrong meanwhile, it may last until the lease is over.
     fn is_not_held(&mut self, over: Over) {
         let asked_at = self.checks.asked_at.get(&over.token);
-        // A lock that was taken without looking is given back only where nobody else can know it.
-        let bare = over.explicit && self.day.settings.write_back != WriteBack::All;
-        let came_back = bare || asked_at.is_some_and(|at| *at > over.since);
+        let came_back = asked_at.is_some_and(|at| *at > over.since);
         let is_held = self.store.is_held_by(self.now, &over.token);
         if came_back || self.checks.zombies.contains(&over.token) || !is_held {
             return;
         }
-        let disturbed = self.disturbed_at.filter(|at| *at >= over.since);
+        // A store that said "not now" is asked again after a pause.
+        let disturbed = self
+            .disturbed_at
+            .filter(|at| at + 150 * MILLI >= over.since);
         let rest = match self.is_left_to_its_lease(&over) {
             // A session goes on until its connection ends.
             true => over.lease + SESSION_ENDS_WITHIN + 100 * MILLI + 8 * self.day.way,
@@ -324,7 +328,7 @@ impl World {
     /// forgot, or executed something late, leave locks behind.
     fn is_left_to_its_lease(&self, over: &Over) -> bool {
         let since = |at: Option<u64>| at.is_some_and(|at| at >= over.since);
-        let written_back = self.loss.as_ref().map(|lost| lost.back_at + GRACE);
+        let written_back = self.loss.as_ref().map(|lost| lost.back_at + SETTLED);
         over.explicit
             || !self.day.kills
             || since(self.trouble_at)
