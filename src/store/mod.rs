@@ -40,8 +40,8 @@ pub trait Store: Send + Sync + 'static {
     /// Whom to tell when somebody else changes a lock. Called once, before any question.
     fn listen(&self, listener: Arc<dyn Listener>);
 
-    /// Begins to connect, so that trouble is in the log before the first client comes. Call it
-    /// within a runtime.
+    /// Sees whether it can be reached, so that trouble is in the log before the first client comes.
+    /// Call it within a runtime.
     fn connect(&self) {}
 
     /// Asks one question. Waits for a connection where there is none; an answer that is lost with

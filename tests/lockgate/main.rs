@@ -19,6 +19,7 @@ mod headline;
 mod leaving;
 mod nonsense;
 mod order;
+mod parity;
 mod program;
 mod proxy;
 mod relay;

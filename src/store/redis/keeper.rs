@@ -4,13 +4,16 @@
 //! a new one is opened, for ever, ever less often up to [`LONGEST_PAUSE`]. Where Redis does not let
 //! us in, those who wait are told in its words, and it is tried again when the next one comes.
 //!
+//! Until the first question a connection is only opened to see whether it can be, and closed again:
+//! a Redis whose clients take no locks has no client more than them, and nobody who tracks.
+//!
 //! The order at a link's end: no new question finds it; its task ends, so that the socket is reset
 //! and every question on it is answered "unknown"; the listener hears that it is deaf.
 
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -51,6 +54,8 @@ struct Shared {
     state: watch::Sender<State>,
     /// Attempts to connect that have begun.
     attempts: AtomicU64,
+    /// There was a question: a link is kept open.
+    asked: AtomicBool,
     /// Somebody waits for a link.
     wanted: Notify,
 }
@@ -63,6 +68,7 @@ impl Keeper {
             next_id,
             state: watch::Sender::new(State::Down(None)),
             attempts: AtomicU64::new(0),
+            asked: AtomicBool::new(false),
             wanted: Notify::new(),
         };
         Self {
@@ -81,6 +87,7 @@ impl Keeper {
         }
         // What was refused before, or is being refused now, says nothing of this question.
         let old = self.shared.attempts.load(Ordering::Acquire);
+        self.shared.asked.store(true, Ordering::Release);
         self.begin();
         self.shared.wanted.notify_one();
         let mut states = self.shared.state.subscribe();
@@ -101,7 +108,8 @@ impl Keeper {
         }
     }
 
-    /// Begins to connect, unless that was done before.
+    /// Begins to connect, unless that was done before: to see whether it can be done, until somebody
+    /// asks for the [link](Self::link).
     pub(super) fn begin(&self) {
         self.task
             .get_or_init(|| Task::spawn(keep(Arc::clone(&self.shared))));
@@ -144,6 +152,13 @@ async fn keep(shared: Arc<Shared>) {
             Err(no_link) => Err(no_link),
         };
         match opened {
+            Ok(opened) if !shared.asked.load(Ordering::Acquire) => {
+                health.well();
+                opened.driver.end().await;
+                shared.state.send_replace(State::Down(None));
+                shared.wanted.notified().await;
+                continue;
+            }
             Ok(opened) => {
                 let (link, mut driver) = Link::new(id, opened);
                 let link = Arc::new(link);

@@ -53,7 +53,7 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects when the first question comes.
+    /// Connects when it is told to, or when the first question comes.
     pub fn new(settings: RedisSettings) -> Self {
         Self {
             listener: OnceLock::new(),

@@ -1,0 +1,32 @@
+//! What Redis's own test suite (`tests/parity/run`) found to be different behind lockgate, in a few
+//! lines each.
+
+use crate::support::{Client, Lockgate, Machine, RedisServer, eventually};
+
+/// A field of what `INFO` says.
+#[track_caller]
+fn info(client: &mut Client, name: &str) -> i64 {
+    let text = client.say("INFO").text();
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.expect("INFO has it").parse().expect("a number")
+}
+
+/// Who counts clients, or who tracks, counts nobody else while no locks are taken.
+#[test]
+fn redis_has_no_client_more_before_the_first_lock() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let gate = Lockgate::start(&["--upstream", &redis.url()]);
+    let mut client = gate.client();
+    eventually("lockgate has seen that Redis is there", || {
+        info(&mut client, "total_connections_received") == 2
+    });
+    eventually("it stays no longer", || {
+        info(&mut client, "connected_clients") == 1
+    });
+    assert_eq!(info(&mut client, "tracking_clients"), 0);
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    assert_eq!(info(&mut client, "connected_clients"), 2);
+    assert_eq!(info(&mut client, "tracking_clients"), 1);
+}
