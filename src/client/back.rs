@@ -10,7 +10,7 @@ use super::{
     Shared,
     local::{Local, Then},
     relay::{Broken, Relay},
-    state::Uncountable,
+    state::{State, Uncountable},
 };
 use crate::{
     clock,
@@ -25,7 +25,7 @@ pub(super) enum Back {
     Local(Box<Local>),
 }
 
-/// Spends what `CLIENT REPLY SKIP` left for the next command, which lockgate runs itself.
+/// Spends what `CLIENT CACHING` left for the next command, which lockgate runs itself.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 impl Back {
@@ -125,19 +125,46 @@ impl Back {
         }
     }
 
-    /// The lock command that has its turn gets no reply (`CLIENT REPLY OFF` or `SKIP`).
+    /// A lock command has its turn: what the command before it left for the next one is spent.
+    /// Whether it gets no reply (`CLIENT REPLY OFF` or `SKIP`).
     pub(super) fn silences(&mut self) -> bool {
         match self {
-            Self::Relay(relay) if relay.state.skips_next() => {
-                let mut scanner = RequestScanner::new();
-                let (name, _) = scanner.scan(PING);
-                scanner.scan(&PING[name..]).1.ok();
-                let _ = relay.state.sent(&scanner);
-                relay.pass_on(&mut BytesMut::from(PING), PING.len());
-                true
+            Self::Relay(relay) => {
+                if relay.state.primed() {
+                    relay.state.sent_for_nobody();
+                    relay.pass_on_own(PING);
+                }
+                relay.state.take_silence()
             }
-            Self::Relay(relay) => relay.state.replies_off(),
             Self::Local(local) => local.takes_silence(),
+        }
+    }
+
+    /// What to send in the place of the command that has just been read whole.
+    pub(super) fn stand_in(&self, command: &RequestScanner) -> Option<&'static [u8]> {
+        match self {
+            Self::Relay(_) => State::stand_in(command),
+            Self::Local(_) => None,
+        }
+    }
+
+    /// The command may have to wait for its turn, or be replaced; so it is read whole first.
+    pub(super) fn keeps(&self, name: &[u8]) -> bool {
+        let whole: [&[u8]; 5] = [b"CLIENT", b"MONITOR", b"SYNC", b"PSYNC", b"REPLCONF"];
+        matches!(self, Self::Relay(_)) && whole.contains(&name)
+    }
+
+    /// What comes back after this command may be no replies any more.
+    pub(super) fn may_become_pipe(&self, command: &RequestScanner) -> bool {
+        matches!(self, Self::Relay(_)) && State::may_end_counting(command)
+    }
+
+    /// Such a command has its turn: what was hidden so far Redis keeps back itself from now on.
+    pub(super) fn stop_hiding(&mut self) {
+        if let Self::Relay(relay) = self
+            && let Some(silence) = relay.state.silences_for_good()
+        {
+            relay.pass_on_own(silence);
         }
     }
 
@@ -154,8 +181,8 @@ impl Back {
         }
         if !relay.state.certain() {
             return Err(
-                "ERR which database this connection is in is not known: it was changed \
-                        under CLIENT REPLY OFF or SKIP"
+                "ERR which user this connection has is not known: a HELLO with AUTH failed, \
+                        which may have changed it; AUTH again"
                     .to_owned(),
             );
         }
@@ -179,10 +206,16 @@ impl Back {
     }
 
     /// A frame without a command goes to Redis.
-    pub(super) fn sent_blank(&mut self) -> Result<(), Uncountable> {
-        match self {
-            Self::Relay(relay) => relay.state.sent_blank(),
-            Self::Local(_) => Ok(()),
+    pub(super) fn sent_blank(&mut self) {
+        if let Self::Relay(relay) = self {
+            relay.state.sent_blank();
+        }
+    }
+
+    /// Something that the client did not send goes to Redis.
+    pub(super) fn pass_on_own(&mut self, bytes: &[u8]) {
+        if let Self::Relay(relay) = self {
+            relay.pass_on_own(bytes);
         }
     }
 

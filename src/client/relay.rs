@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::{
     pipe::Pipe,
-    state::{State, Uncountable},
+    state::{State, Uncountable, Visibility},
 };
 use crate::{resp::ReplyScanner, store::Later};
 
@@ -36,6 +36,8 @@ pub(super) struct Relay {
     /// What waits for the connection to open.
     first: BytesMut,
     replies: ReplyScanner,
+    /// The beginning of a reply, as long as it is not known whether the client sees it.
+    undecided: Undecided,
     pub(super) state: State,
     /// Nothing more goes to Redis.
     closing: bool,
@@ -64,6 +66,7 @@ impl Relay {
             link: Link::None,
             first: BytesMut::new(),
             replies: ReplyScanner::new(),
+            undecided: Undecided::default(),
             state: State::new(),
             closing: false,
         }
@@ -76,7 +79,7 @@ impl Relay {
 
     /// No reply or message has come in part.
     pub(super) fn is_between_replies(&self) -> bool {
-        self.replies.between_replies()
+        self.replies.between_replies() && !self.state.is_executing()
     }
 
     /// There was something to send.
@@ -113,6 +116,11 @@ impl Relay {
             }
             Link::Opening(_) => self.first.unsplit(inbox.split_to(count)),
         }
+    }
+
+    /// Something goes to Redis that the client did not send.
+    pub(super) fn pass_on_own(&mut self, bytes: &[u8]) {
+        self.pass_on(&mut BytesMut::from(bytes), bytes.len());
     }
 
     /// Nothing more goes to Redis.
@@ -153,10 +161,10 @@ impl Relay {
         let mut moved = pipe.outbox.len() < backlog;
         if client.len() < most {
             let (replies, state) = (&mut self.replies, &mut self.state);
+            let undecided = &mut self.undecided;
             let mut counted = Ok(());
             let read = pipe.poll_read(cx, |_, bytes| {
-                counted = count(replies, state, bytes);
-                client.extend_from_slice(bytes);
+                counted = count(replies, state, undecided, bytes, client);
             });
             moved |= read.is_ready();
             counted.map_err(Broken::Uncountable)?;
@@ -168,17 +176,70 @@ impl Relay {
     }
 }
 
-/// Counts the replies in these bytes.
+/// Longest line that announces how many elements follow, in bytes: `*-9223372036854775808\r\n`.
+const HEADER_BYTES: usize = 23;
+
+/// The beginning of an array, up to the end of its first line.
+#[derive(Debug, Default)]
+struct Undecided {
+    bytes: [u8; HEADER_BYTES],
+    len: usize,
+}
+
+impl Undecided {
+    fn add(&mut self, bytes: &[u8]) -> Result<(), Uncountable> {
+        let end = self.len + bytes.len();
+        let space = self.bytes.get_mut(self.len..end);
+        space.ok_or(Uncountable::Doubtful)?.copy_from_slice(bytes);
+        self.len = end;
+        Ok(())
+    }
+
+    fn take(&mut self) -> &[u8] {
+        &self.bytes[..std::mem::take(&mut self.len)]
+    }
+}
+
+/// Counts the replies in these bytes, and gives the client those that it is to see.
 fn count(
     replies: &mut ReplyScanner,
     state: &mut State,
-    mut bytes: &[u8],
+    undecided: &mut Undecided,
+    bytes: &[u8],
+    client: &mut BytesMut,
 ) -> Result<(), Uncountable> {
-    while !bytes.is_empty() {
-        let (count, received) = state.receive(replies, bytes);
-        received?;
-        bytes = &bytes[count..];
+    // What is shown is copied in as few pieces as can be.
+    let (mut shown_from, mut at) = (0, 0);
+    while at < bytes.len() {
+        let (count, visibility, received) = state.receive(replies, &bytes[at..]);
+        let from = at;
+        at += count;
+        match visibility {
+            Visibility::Shown => client.extend_from_slice(undecided.take()),
+            Visibility::Hidden | Visibility::Undecided => {
+                client.extend_from_slice(&bytes[shown_from..from]);
+                shown_from = at;
+            }
+        }
+        match visibility {
+            Visibility::Shown => {}
+            Visibility::Hidden => undecided.len = 0,
+            Visibility::Undecided => undecided.add(&bytes[from..at])?,
+        }
+        match received {
+            Ok(_) => {}
+            // Why it closes the connection.
+            Err(Uncountable::Unasked) => {
+                client.extend_from_slice(&bytes[shown_from..at]);
+                return Err(Uncountable::Unasked);
+            }
+            Err(error) => {
+                client.extend_from_slice(&bytes[shown_from..from.max(shown_from)]);
+                return Err(error);
+            }
+        }
     }
+    client.extend_from_slice(&bytes[shown_from..]);
     Ok(())
 }
 

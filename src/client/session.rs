@@ -88,6 +88,8 @@ enum Frame {
     Unnamed,
     Ordinary,
     Lock,
+    /// An ordinary one that is read whole before it is passed on.
+    Kept,
     /// Longer than what is kept whole: it is passed over, and refused at its end.
     Excess,
 }
@@ -96,8 +98,10 @@ enum Frame {
 enum Turn {
     /// The next command of the inbox.
     Open,
-    /// A lock command, once everything before it is answered.
+    /// A lock command, or one that may make this a plain pipe, once everything before it is answered.
     Next(Bytes),
+    /// The next command, once everything before it is answered.
+    Settling,
     /// A lock command at the gate.
     Running(Running),
     /// `LOCKINFO`.
@@ -401,6 +405,12 @@ impl Session {
                 self.begin(frame);
                 true
             }
+            Turn::Settling => {
+                if !self.back.is_settled() {
+                    return self.stay(Turn::Settling);
+                }
+                true
+            }
             Turn::Running(running) => self.await_gate(cx, running),
             Turn::Looking(mut look) => match look.as_mut().poll(cx) {
                 Poll::Ready(info) => {
@@ -420,7 +430,8 @@ impl Session {
                 if !self.back.is_settled() {
                     return self.stay(Turn::Failing(text));
                 }
-                answer::error(&mut self.client.outbox, self.back.protocol(), &text);
+                self.silent = self.back.silences();
+                self.write_answer(|out, protocol| answer::error(out, protocol, &text));
                 self.closing = true;
                 true
             }
@@ -467,9 +478,11 @@ impl Session {
             Step::More => {}
             Step::Named if self.frame != Frame::Unnamed => {}
             Step::Named => {
-                let is_lock = Verb::of(self.scanner.name()).is_some();
-                self.frame = if is_lock {
+                let name = self.scanner.name();
+                self.frame = if Verb::of(name).is_some() {
                     Frame::Lock
+                } else if self.back.keeps(name) {
+                    Frame::Kept
                 } else {
                     Frame::Ordinary
                 };
@@ -478,6 +491,7 @@ impl Session {
             Step::End => {
                 return match std::mem::replace(&mut self.frame, Frame::Unnamed) {
                     Frame::Lock => self.lock_command(),
+                    Frame::Kept => self.kept_command(),
                     Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
                     Frame::Excess => self.excess(),
                 };
@@ -485,8 +499,8 @@ impl Session {
         }
         let is_long = self.scanned - self.passing > LOCK_COMMAND_BYTES;
         match self.frame {
-            // So long a name or line is no lock command.
-            Frame::Unnamed if is_long => self.frame = Frame::Ordinary,
+            // So long a name or line is no lock command, and so long a CLIENT no CLIENT REPLY.
+            Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
             Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
             Frame::Ordinary | Frame::Lock if is_long => self.frame = Frame::Excess,
             Frame::Excess => drop(self.take_frame()),
@@ -529,9 +543,7 @@ impl Session {
         self.ahead.passed_blank(self.scanned - self.passing);
         if self.back.streams() && self.back.is_used() {
             self.passing = self.scanned;
-            if let Err(error) = self.back.sent_blank() {
-                self.fail(format!("ERR {error}"));
-            }
+            self.back.sent_blank();
         } else {
             self.take_frame();
         }
@@ -546,8 +558,10 @@ impl Session {
         self.ahead.turn(self.frame_bytes());
         if self.back.streams() {
             self.passing = self.scanned;
-            if let Err(error) = self.back.sent(&self.scanner) {
-                self.fail(format!("ERR {error}"));
+            self.sent();
+            // It was longer than what is kept, and is on its way.
+            if self.back.stand_in(&self.scanner).is_some() {
+                self.fail("ERR Protocol error: too long argument of CLIENT REPLY".to_owned());
             }
             return;
         }
@@ -562,14 +576,38 @@ impl Session {
         }
     }
 
+    fn sent(&mut self) {
+        if let Err(error) = self.back.sent(&self.scanner) {
+            self.fail(format!("ERR {error}"));
+        }
+    }
+
+    fn kept_command(&mut self) {
+        if let Some(stand_in) = self.back.stand_in(&self.scanner) {
+            let frame = self.take_frame();
+            self.ahead.turn(frame.len());
+            self.back.pass_on_own(stand_in);
+            self.sent();
+        } else if self.back.may_become_pipe(&self.scanner) {
+            let frame = self.take_frame();
+            self.ahead.turn(frame.len());
+            self.turn = Turn::Next(frame);
+        } else {
+            self.ordinary_command();
+        }
+    }
+
     fn lock_command(&mut self) {
         let frame = self.take_frame();
         self.turn = match self.ahead.turn(frame.len()) {
             // It overtook: its answer is there, or on its way.
-            Some(pending) => Turn::Running(Running {
-                pending,
-                waiting: None,
-            }),
+            Some(pending) => {
+                self.silent = self.back.silences();
+                Turn::Running(Running {
+                    pending,
+                    waiting: None,
+                })
+            }
             None => Turn::Next(frame),
         };
     }

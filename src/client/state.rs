@@ -9,9 +9,21 @@
 //! - The reply to `EXEC` is read element by element ([`State::receive`] opens it): the queued
 //!   commands run once more through the same queue, so that a `SUBSCRIBE` among them may give any
 //!   number of elements and a `SELECT` counts only if it succeeded.
-//! - `CLIENT REPLY OFF` and `SKIP` give no reply unless they fail. They are taken to succeed when
-//!   their turn comes; an error that cannot be anything else puts it right, one that can be ends
-//!   the counting. What happened unseen is [`State::certain`] no more.
+//! - Redis never hears `CLIENT REPLY OFF` or `SKIP`: what it answers in silence, nobody can know.
+//!   `CLIENT REPLY ON` is sent in their place ([`State::stand_in`]), so that every command gets its
+//!   reply, and those that Redis would have kept back are hidden from the client ([`Visibility`]).
+//!
+//! What remains in doubt, and ends the connection:
+//! - `CLIENT` with a NUL in the word `REPLY`, and a name of a command with one (the scanner refuses
+//!   it): the chance of Redis's hash tables decides what is run.
+//! - In RESP2, an element of `EXEC` that looks like a message, where the transaction subscribed and the
+//!   command may answer with an array: Redis up to 7.0 writes messages there, and nothing tells them
+//!   from a list that reads the same.
+//! - A reply that this version of the protocol does not allow at all.
+//!
+//! Not noticed at all: a command renamed in the configuration of Redis (`rename-command`), if it is one
+//! of those that [`command`](Command) knows; and a Redis Cluster that takes a shard channel away while
+//! its client unsubscribes from it.
 
 use std::collections::VecDeque;
 
@@ -21,8 +33,15 @@ use crate::resp::{Protocol, ProtocolError, ReplyScanner, ReplyStep, RequestScann
 
 mod command;
 mod replies;
+mod visibility;
 
 use command::{Command, ReplyMode};
+pub use visibility::Visibility;
+
+/// Goes to Redis in the place of the other two.
+const CLIENT_REPLY_ON: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n";
+const CLIENT_REPLY_OFF: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n";
+const CLIENT_REPLY_SKIP: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n";
 
 /// What a whole reply was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,22 +69,15 @@ pub enum Uncountable {
     Protocol(#[from] ProtocolError),
 }
 
-/// What happened without a reply to tell whether it succeeded.
+/// What `CLIENT REPLY` said, in the three flags that Redis has for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Unseen {
-    protocol: bool,
-    database: bool,
-    identity: bool,
-    transaction: bool,
-}
-
-/// A `CLIENT REPLY OFF` or `SKIP` taken to have succeeded, until a reply shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Assumed {
-    /// Ordinary commands passed over since: their replies come if it failed after all.
-    passed: u64,
-    /// More than that was passed over, or it is not the only assumption.
-    lost: bool,
+struct Silence {
+    /// No replies from now on.
+    off: bool,
+    /// The command whose turn it is gets no reply.
+    skip: bool,
+    /// The command after it will get none.
+    skip_next: bool,
 }
 
 /// Numbers of subscriptions, as Redis counts them.
@@ -90,19 +102,15 @@ pub struct State {
     /// Confirmations still to come for the oldest command; none has come yet where this is none.
     confirmations: Option<u64>,
     in_transaction: bool,
-    replies_off: bool,
-    /// The command whose turn it is gets no reply.
-    skipped: bool,
-    /// The command after it will get none.
-    skip_next: bool,
-    assumed: Option<Assumed>,
+    silence: Silence,
     /// Something the last command forwarded does is for the next one.
     primed: bool,
     protocol: Protocol,
     database: u32,
     login: Option<u64>,
     logins_sent: u64,
-    unseen: Unseen,
+    /// Redis may have logged in before it refused what else it was asked.
+    login_in_doubt: bool,
     subscriptions: Subscriptions,
     uncountable: bool,
 }
@@ -114,7 +122,25 @@ impl State {
         Self::default()
     }
 
-    /// A command was forwarded whole; `command` has just read its end.
+    /// What to forward instead of this command, of which the end was just read: Redis is not to
+    /// keep back replies.
+    pub fn stand_in(command: &RequestScanner) -> Option<&'static [u8]> {
+        match Command::of(command) {
+            Some(Command::Reply(ReplyMode::Off | ReplyMode::Skip)) => Some(CLIENT_REPLY_ON),
+            _ => None,
+        }
+    }
+
+    /// What follows this command may be no replies any more. It is to be forwarded when nothing is
+    /// owed, after [`State::silences_for_good`], and nothing behind it before it is answered.
+    pub fn may_end_counting(command: &RequestScanner) -> bool {
+        matches!(
+            Command::of(command),
+            Some(Command::Stream | Command::Monitor)
+        )
+    }
+
+    /// A command was forwarded whole, or its [`State::stand_in`]; `command` has just read its end.
     ///
     /// # Errors
     /// What Redis makes of it cannot be known.
@@ -125,37 +151,39 @@ impl State {
         self.primed = command::primes_next(command, self.primed);
         let command = Command::of(command).ok_or(Uncountable::Doubtful)?;
         match command {
-            Command::Stream => {
-                self.uncountable = true;
-                return Ok(());
-            }
+            Command::Stream => self.uncountable = true,
             Command::Auth { .. } | Command::Hello { login: Some(_), .. } => {
                 self.logins_sent += 1;
                 self.push(command.numbered(self.logins_sent));
             }
             _ => self.push(command),
         }
-        self.pass_silent()
+        Ok(())
     }
 
     /// A frame without a command was forwarded ([`Step::Blank`](crate::resp::Step::Blank)). It
-    /// gets no reply, but spends a `CLIENT REPLY SKIP`.
-    ///
-    /// # Errors
-    /// What Redis makes of it cannot be known.
-    pub fn sent_blank(&mut self) -> Result<(), Uncountable> {
+    /// gets no reply, but spends what the command before it left for the next one.
+    pub fn sent_blank(&mut self) {
+        self.primed = false;
         match self.owed.back() {
-            None => self.skipped = false,
+            None => self.silence.skip = false,
             Some(Command::Reply(ReplyMode::Skip) | Command::Exec) => {
-                self.owed.push_back(Command::Blank)
+                self.owed.push_back(Command::Blank);
             }
             Some(_) => {}
         }
-        self.pass_silent()
+    }
+
+    /// A command was forwarded that the client did not send: any that has one reply. It takes the
+    /// place of a command that does not go to Redis.
+    pub fn sent_for_nobody(&mut self) {
+        self.primed = false;
+        self.push(Command::Nobodys);
     }
 
     /// Reads on with `scanner`, which is used for nothing else, as
-    /// [`ReplyScanner::scan`] does: up to the end of one reply, or to that of `input`.
+    /// [`ReplyScanner::scan`] does: up to the end of one reply, or to that of `input`. Also tells
+    /// whether the bytes consumed are for the client.
     ///
     /// # Errors
     /// Which reply belongs to which command is not known.
@@ -163,20 +191,21 @@ impl State {
         &mut self,
         scanner: &mut ReplyScanner,
         input: &[u8],
-    ) -> (usize, Result<Option<Received>, Uncountable>) {
+    ) -> (usize, Visibility, Result<Option<Received>, Uncountable>) {
         if self.uncountable {
-            return (input.len(), Ok(None));
+            return (input.len(), Visibility::Shown, Ok(None));
         }
         if scanner.between_replies() {
             scanner.open_arrays(self.opens_next());
         }
         let (consumed, step) = scanner.scan(input);
+        let visibility = self.visibility(scanner);
         let received = match step {
             Ok(ReplyStep::More) => Ok(None),
             Ok(ReplyStep::End) => self.received(scanner).map(Some),
             Err(error) => Err(error.into()),
         };
-        (consumed, received)
+        (consumed, visibility, received)
     }
 
     /// Commands forwarded whose reply has not come whole. The caller bounds it, and with it and
@@ -190,9 +219,14 @@ impl State {
         self.queued.len()
     }
 
-    /// Nothing is owed: a lock command may run.
+    /// Nothing is owed, or that is not known any more: a lock command may run.
     pub fn settled(&self) -> bool {
-        self.owed.is_empty()
+        self.owed.is_empty() || self.uncountable
+    }
+
+    /// The reply to `EXEC` has come in part.
+    pub fn is_executing(&self) -> bool {
+        !self.executing.is_empty()
     }
 
     /// The protocol that replies are written in now.
@@ -240,24 +274,45 @@ impl State {
         self.protocol == Protocol::Resp2 && self.subscriptions() > 0
     }
 
-    /// Protocol, database, identity and transaction are known. Otherwise a command that changes
-    /// one of them ran unseen, after `CLIENT REPLY OFF` or `SKIP`, and what is told of it is from before.
+    /// The identity is known. Otherwise a `HELLO` with `AUTH` failed for another reason, and what is
+    /// told of it is from before.
     pub fn certain(&self) -> bool {
-        self.unseen == Unseen::default()
+        !self.login_in_doubt
     }
 
     /// Where [`State::settled`]: replies are off (`CLIENT REPLY OFF`).
     pub fn replies_off(&self) -> bool {
-        self.replies_off
+        self.silence.off
     }
 
-    /// Where [`State::settled`]: the next command gets no reply (`CLIENT REPLY SKIP`).
-    pub fn skips_next(&self) -> bool {
-        self.skipped && !self.replies_off
+    /// Where [`State::settled`]: the next command gets no reply (`CLIENT REPLY OFF` or `SKIP`).
+    pub fn silences_next(&self) -> bool {
+        self.silence.off || self.silence.skip
     }
 
-    /// The last command forwarded is for the next one (`CLIENT REPLY SKIP`, `CLIENT CACHING`,
-    /// `ASKING`): if a lock command comes next, something else must spend that upstream.
+    /// Where [`State::settled`]: the next command is not sent to Redis. Whether it gets no reply.
+    pub fn take_silence(&mut self) -> bool {
+        let silent = self.silences_next();
+        self.silence.skip = false;
+        silent
+    }
+
+    /// Where [`State::settled`]: what Redis has to be told before a command of which the replies
+    /// cannot be hidden, and that nothing is hidden any more.
+    pub fn silences_for_good(&mut self) -> Option<&'static [u8]> {
+        let silence = if self.silence.off {
+            CLIENT_REPLY_OFF
+        } else if self.silence.skip {
+            CLIENT_REPLY_SKIP
+        } else {
+            return None;
+        };
+        self.uncountable = true;
+        Some(silence)
+    }
+
+    /// The last command forwarded is for the next one (`CLIENT CACHING`, `ASKING`): if a lock
+    /// command comes next, something else must spend that upstream.
     pub fn primed(&self) -> bool {
         self.primed
     }
@@ -299,11 +354,13 @@ impl State {
             }
             // That was the last of its EXEC.
         }
-        if !matches!(self.owed.front(), Some(Command::Blank)) {
-            self.commands_owed = self.commands_owed.saturating_sub(1);
-        }
+        self.commands_owed = self.commands_owed.saturating_sub(1);
         take_one(&mut self.owed);
-        self.skipped = std::mem::take(&mut self.skip_next);
+        self.silence.next_command();
+        while let Some(Command::Blank) = self.owed.front() {
+            self.owed.pop_front();
+            self.silence.next_command();
+        }
     }
 
     /// The oldest command is queued by Redis, not run, if the transaction is open.
@@ -311,122 +368,8 @@ impl State {
         self.in_transaction && self.executing.is_empty() && !command.runs_in_transaction()
     }
 
-    /// Lets pass what gets no reply.
-    fn pass_silent(&mut self) -> Result<(), Uncountable> {
-        while let Some(command) = self.head() {
-            let mute = self.replies_off || self.skipped;
-            let queued = self.is_queued(command);
-            match command {
-                Command::Blank => {}
-                Command::Reply(mode)
-                    if (mute || mode != ReplyMode::On) && self.may_be_refused() =>
-                {
-                    return Err(Uncountable::Doubtful);
-                }
-                // In RESP2's subscribed mode CLIENT is refused, and inside MULTI it is queued.
-                Command::Reply(ReplyMode::Off | ReplyMode::Skip)
-                    if !queued && !self.subscribed() =>
-                {
-                    self.assume(command);
-                }
-                _ if !mute => break,
-                _ if queued => self.queue_unseen(command)?,
-                Command::Reply(ReplyMode::On) if !self.subscribed() => break,
-                // In which protocol they come, and so what else may come, is not known.
-                Command::Confirm { .. } | Command::ConfirmAll { .. } if self.unseen.protocol => {
-                    return Err(Uncountable::Doubtful);
-                }
-                // Redis mutes neither confirmations nor what comes after the end of muting.
-                Command::Confirm { .. } | Command::ConfirmAll { .. } => break,
-                Command::Reset if !self.skipped => break,
-                _ => self.run_unseen(command)?,
-            }
-            self.pop();
-        }
-        Ok(())
-    }
-
-    /// It is not known whether this is RESP2's subscribed mode, where `CLIENT` is refused.
-    fn may_be_refused(&self) -> bool {
-        self.unseen.protocol && self.subscriptions() > 0
-    }
-
-    fn assume(&mut self, command: Command) {
-        self.assumed = Some(Assumed {
-            passed: 0,
-            lost: self.assumed.is_some(),
-        });
-        match command {
-            Command::Reply(ReplyMode::Off) => self.replies_off = true,
-            _ => self.skip_next = !self.replies_off,
-        }
-    }
-
-    fn queue_unseen(&mut self, command: Command) -> Result<(), Uncountable> {
-        if matches!(command, Command::Reply(_)) {
-            // Whether it was queued decides whether there are replies from now on.
-            return Err(Uncountable::Doubtful);
-        }
-        self.passed(command);
-        Self::push_merged(&mut self.queued, command.alone());
-        Ok(())
-    }
-
-    fn run_unseen(&mut self, command: Command) -> Result<(), Uncountable> {
-        self.passed(command);
-        // In RESP2's subscribed mode Redis refuses all of these but RESET.
-        if self.subscribed() && command != Command::Reset {
-            return if self.unseen.protocol {
-                Err(Uncountable::Doubtful)
-            } else {
-                Ok(())
-            };
-        }
-        match command {
-            Command::Select(_) => self.unseen.database = true,
-            Command::Auth { .. } => self.unseen.identity = true,
-            Command::Hello { login, .. } => {
-                self.unseen.protocol = true;
-                self.unseen.identity |= login.is_some();
-            }
-            Command::Multi => {
-                self.in_transaction = true;
-                self.unseen.transaction = true;
-            }
-            Command::Discard => self.end_transaction(),
-            Command::Exec => {
-                for queued in std::mem::take(&mut self.queued) {
-                    match queued {
-                        Command::Confirm { .. }
-                        | Command::ConfirmAll { .. }
-                        | Command::Reply(_)
-                        | Command::Monitor => {
-                            return Err(Uncountable::Doubtful);
-                        }
-                        _ => self.run_unseen(queued)?,
-                    }
-                }
-                self.end_transaction();
-            }
-            Command::Reset => self.reset(),
-            Command::Monitor => self.uncountable = true,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn passed(&mut self, command: Command) {
-        if let Some(assumed) = &mut self.assumed {
-            match command {
-                Command::Ordinary(_) => assumed.passed += 1,
-                _ => assumed.lost = true,
-            }
-        }
-    }
-
     fn end_transaction(&mut self) {
         self.in_transaction = false;
-        self.unseen.transaction = false;
         self.queued.clear();
     }
 
@@ -435,10 +378,27 @@ impl State {
         self.protocol = Protocol::Resp2;
         self.database = 0;
         self.login = None;
-        self.unseen = Unseen::default();
+        self.login_in_doubt = false;
         self.subscriptions = Subscriptions::default();
-        self.replies_off = false;
-        self.skip_next = false;
+        // As Redis does: the SKIP of this very command goes on.
+        self.silence.off = false;
+        self.silence.skip_next = false;
+    }
+}
+
+impl Silence {
+    /// A `CLIENT REPLY` ran.
+    fn set(&mut self, mode: ReplyMode) {
+        match mode {
+            ReplyMode::On => (self.off, self.skip) = (false, false),
+            ReplyMode::Off => self.off = true,
+            ReplyMode::Skip => self.skip_next |= !self.off,
+        }
+    }
+
+    /// A command has ended.
+    fn next_command(&mut self) {
+        self.skip = std::mem::take(&mut self.skip_next);
     }
 }
 

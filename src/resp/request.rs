@@ -125,6 +125,14 @@ impl RequestScanner {
         self.captured.get(index.checked_sub(1)?)?.whole()
     }
 
+    /// The same, or its first [`ARGUMENT_BYTES`] where it is longer.
+    pub fn argument_beginning(&self, index: usize) -> Option<&[u8]> {
+        if index as u64 >= self.arguments {
+            return None;
+        }
+        Some(self.captured.get(index.checked_sub(1)?)?.beginning())
+    }
+
     /// The bytes of the current frame consumed so far; after its end, all of it.
     pub fn frame_bytes(&self) -> u64 {
         self.frame_bytes

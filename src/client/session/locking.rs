@@ -25,22 +25,27 @@ use crate::{
 };
 
 impl Session {
-    /// A lock command has its turn.
+    /// A lock command has its turn, or one that may make this a plain pipe.
     pub(super) fn begin(&mut self, frame: Bytes) {
+        if self.back.may_become_pipe(&self.scanner) {
+            self.back.stop_hiding();
+            self.turn = Turn::Settling;
+            return self.give_to_redis(frame);
+        }
         if self.back.takes_lock_commands() {
             // In a transaction and in subscribed mode Redis answers, as to an unknown command.
-            let count = frame.len();
-            let sent = self.back.sent(&self.scanner);
-            self.back.pass_on(&mut BytesMut::from(frame), count);
-            if let Err(error) = sent {
-                self.fail(format!("ERR {error}"));
-            }
-            return;
+            return self.give_to_redis(frame);
         }
         self.silent = self.back.silences();
         if let Err(text) = self.run(&frame) {
             self.write_answer(|out, protocol| answer::error(out, protocol, &text));
         }
+    }
+
+    fn give_to_redis(&mut self, frame: Bytes) {
+        let count = frame.len();
+        self.back.pass_on(&mut BytesMut::from(frame), count);
+        self.sent();
     }
 
     fn run(&mut self, frame: &Bytes) -> Result<(), String> {

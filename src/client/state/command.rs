@@ -33,6 +33,10 @@ pub(super) enum Command {
     Reset,
     Reply(ReplyMode),
     Monitor,
+    /// Sent by lockgate itself; nobody sees its reply.
+    Nobodys,
+    /// Its reply is never an array.
+    Publish,
     /// A frame without a command.
     Blank,
     /// What follows are no replies.
@@ -94,6 +98,7 @@ impl Command {
             b"RESET" if arguments == 1 => Self::Reset,
             b"CLIENT" => return Self::client(command),
             b"MONITOR" if arguments == 1 => Self::Monitor,
+            b"PUBLISH" | b"SPUBLISH" => Self::Publish,
             // Of REPLCONF, some forms are not answered; only replicas send it.
             b"SYNC" | b"PSYNC" | b"REPLCONF" => Self::Stream,
             _ => Self::Ordinary(1),
@@ -122,23 +127,25 @@ impl Command {
         let protocol = match command.argument(1) {
             Some(b"2") => Some(Protocol::Resp2),
             Some(b"3") => Some(Protocol::Resp3),
+            // Refused before its options are read.
             _ => None,
         };
-        // `HELLO 3 [AUTH user password] [SETNAME name]`, in any order: what makes the number of
-        // options odd is an AUTH, and more than these two options are taken to hold one.
+        // `HELLO 3 [AUTH user password] [SETNAME name]`, in any order. Behind a SETNAME, what makes the
+        // number of words odd is an AUTH, and more of them than these two have are taken to hold one.
         let options = command.argument_count().saturating_sub(2);
-        let first_is_auth = command
-            .argument(2)
-            .is_some_and(|option| c_equal(option, b"AUTH"));
-        let login = first_is_auth || options % 2 == 1 || options >= 8;
+        let first = |word: &[u8]| {
+            let option = command.argument_beginning(2);
+            option.is_some_and(|option| c_equal(option, word))
+        };
+        let login = first(b"AUTH") || first(b"SETNAME") && (options % 2 == 1 || options >= 8);
         Self::Hello {
             protocol,
-            login: login.then_some(0),
+            login: (login && protocol.is_some()).then_some(0),
         }
     }
 
     fn client(command: &RequestScanner) -> Option<Self> {
-        let Some(subcommand) = command.argument(1) else {
+        let Some(subcommand) = command.argument_beginning(1) else {
             return Some(Self::Ordinary(1));
         };
         if !c_equal(subcommand, b"REPLY") {
@@ -147,16 +154,19 @@ impl Command {
         if subcommand.contains(&0) {
             return None;
         }
-        let mode = if command.argument_count() == 3 {
-            command.argument(2)
+        if command.argument_count() != 3 {
+            return Some(Self::Ordinary(1));
+        }
+        // Whatever follows a NUL does not count, however much it is.
+        let mode = command.argument_beginning(2).unwrap_or_default();
+        Some(if c_equal(mode, b"ON") {
+            Self::Reply(ReplyMode::On)
+        } else if c_equal(mode, b"OFF") {
+            Self::Reply(ReplyMode::Off)
+        } else if c_equal(mode, b"SKIP") {
+            Self::Reply(ReplyMode::Skip)
         } else {
-            None
-        };
-        Some(match mode {
-            Some(mode) if c_equal(mode, b"ON") => Self::Reply(ReplyMode::On),
-            Some(mode) if c_equal(mode, b"OFF") => Self::Reply(ReplyMode::Off),
-            Some(mode) if c_equal(mode, b"SKIP") => Self::Reply(ReplyMode::Skip),
-            _ => Self::Ordinary(1),
+            Self::Ordinary(1)
         })
     }
 
@@ -194,10 +204,7 @@ impl Command {
     /// Redis runs it inside `MULTI` instead of queueing it. (Of the ordinary ones, `WATCH` and
     /// `QUIT`; their replies tell.)
     pub(super) fn runs_in_transaction(self) -> bool {
-        matches!(
-            self,
-            Self::Multi | Self::Exec | Self::Discard | Self::Reset | Self::Blank
-        )
+        matches!(self, Self::Multi | Self::Exec | Self::Discard | Self::Reset)
     }
 
     pub(super) fn confirmed_by(self) -> Option<Confirmation> {
@@ -220,9 +227,6 @@ pub(super) fn primes_next(command: &RequestScanner, primed: bool) -> bool {
     match command.name() {
         b"ASKING" => true,
         b"CLIENT" if first(b"CACHING") => true,
-        b"CLIENT" if first(b"REPLY") => command
-            .argument(2)
-            .is_some_and(|mode| c_equal(mode, b"SKIP")),
         // Redis keeps what CLIENT CACHING said over other forms of CLIENT.
         b"CLIENT" => primed,
         _ => false,

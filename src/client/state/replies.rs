@@ -2,9 +2,9 @@
 
 use super::{
     Received, State, Subscriptions, Uncountable,
-    command::{Command, Confirmation, ReplyMode},
+    command::{Command, Confirmation},
 };
-use crate::resp::{Protocol, ReplyScanner};
+use crate::resp::ReplyScanner;
 
 impl State {
     /// The next reply is read element by element.
@@ -24,22 +24,16 @@ impl State {
         if let Some(received) = self.received_aside(reply, confirmation)? {
             return Ok(received);
         }
-        if self.failed_assumption(reply)? {
-            self.pass_silent()?;
-            return Ok(Received::Reply);
-        }
         let answered = self.answered(reply)?;
         let owed = self.commands_owed;
         if answered {
             self.pop();
         }
-        let received = if self.commands_owed < owed {
+        Ok(if self.commands_owed < owed {
             Received::Reply
         } else {
             Received::Part
-        };
-        self.pass_silent()?;
-        Ok(received)
+        })
     }
 
     /// Takes what is no reply, and confirmations, which are replies and can come many for one command.
@@ -62,13 +56,11 @@ impl State {
             }
             let owed = self.commands_owed;
             self.pop();
-            let received = if self.commands_owed < owed {
+            return Ok(Some(if self.commands_owed < owed {
                 Received::Reply
             } else {
                 Received::Part
-            };
-            self.pass_silent()?;
-            return Ok(Some(received));
+            }));
         }
         if reply.kind() == b'>' || confirmation.is_some() {
             return Ok(Some(Received::Message));
@@ -76,11 +68,10 @@ impl State {
         if !self.is_message(reply) {
             return Ok(None);
         }
-        // Before 7.0.12 messages stand between the elements of EXEC; so may a list that looks like one.
-        if self.executing.is_empty() {
-            Ok(Some(Received::Message))
-        } else {
-            Err(Uncountable::Doubtful)
+        // Redis up to 7.0 writes messages between the elements of EXEC, where a list may look like one.
+        match self.executing.front() {
+            Some(Command::Ordinary(_)) => Err(Uncountable::Doubtful),
+            _ => Ok(Some(Received::Message)),
         }
     }
 
@@ -123,9 +114,7 @@ impl State {
 
     /// A message in the form of RESP2.
     fn is_message(&self, reply: &ReplyScanner) -> bool {
-        let resp2 = self.protocol == Protocol::Resp2 || self.unseen.protocol;
-        resp2
-            && self.subscriptions() > 0
+        self.subscribed()
             && reply.kind() == b'*'
             && matches!(
                 (reply.length(), reply.first()),
@@ -133,66 +122,12 @@ impl State {
             )
     }
 
-    /// Whether this is the error of a `CLIENT REPLY` that was taken to succeed.
-    fn failed_assumption(&mut self, reply: &ReplyScanner) -> Result<bool, Uncountable> {
-        let Some(assumed) = self.assumed else {
-            return Ok(false);
-        };
-        if !reply.is_error() {
-            self.assumed = None;
-            return Ok(false);
-        }
-        if !self.replies_off {
-            // It may be the error of the command behind the SKIP or of the SKIP itself.
-            return match reply.error_code() {
-                Some(b"NOPERM" | b"NOAUTH" | b"BUSY") => Err(Uncountable::Doubtful),
-                _ => {
-                    self.assumed = None;
-                    Ok(false)
-                }
-            };
-        }
-        // After a successful OFF no error comes: not before an ON, and its own reply is no error.
-        if assumed.lost || !self.executing.is_empty() {
-            return Err(Uncountable::Doubtful);
-        }
-        self.assumed = None;
-        self.replies_off = false;
-        if assumed.passed > 0 {
-            self.commands_owed +=
-                usize::try_from(assumed.passed).map_err(|_| Uncountable::Doubtful)?;
-            self.owed.push_front(Command::Ordinary(assumed.passed));
-        }
-        Ok(true)
-    }
-
     /// Applies a reply to the oldest command. Whether it was its last.
     fn answered(&mut self, reply: &ReplyScanner) -> Result<bool, Uncountable> {
-        while (self.replies_off || self.skipped)
-            && self
-                .head()
-                .is_some_and(|head| head.confirmed_by().is_some())
-            && self.confirmations.is_none()
-        {
-            // A muted command that was not confirmed failed.
-            self.pop();
-            self.pass_silent()?;
-        }
         let command = self.head().ok_or(Uncountable::Unasked)?;
-        if self.is_queued(command) {
-            if reply.status() == Some(b"QUEUED") {
-                if matches!(command, Command::Reply(ReplyMode::Off | ReplyMode::Skip)) {
-                    // Where in the reply of its EXEC it takes replies away is not worth knowing.
-                    return Err(Uncountable::Doubtful);
-                }
-                self.unseen.transaction = false;
-                Self::push_merged(&mut self.queued, command.alone());
-                return Ok(true);
-            }
-            if self.unseen.transaction && !reply.is_error() {
-                // The MULTI that nobody saw had failed.
-                self.end_transaction();
-            }
+        if self.is_queued(command) && reply.status() == Some(b"QUEUED") {
+            Self::push_merged(&mut self.queued, command.alone());
+            return Ok(true);
         }
         self.ran(command, reply)
     }
@@ -203,35 +138,29 @@ impl State {
         }
         let done = !reply.is_error();
         match command {
-            Command::Ordinary(_) => {}
+            Command::Ordinary(_) | Command::Publish | Command::Nobodys => {}
             Command::Exec => return self.exec_answered(reply),
             _ if !done => self.failed(command, reply),
             // Only the commands above may be answered by anything inside MULTI.
             _ if self.is_queued(command) => return Err(Uncountable::Doubtful),
             Command::Select(database) => {
                 self.database = database.ok_or(Uncountable::Doubtful)?;
-                self.unseen.database = false;
             }
             Command::Auth { number } => self.logged_in(number),
             Command::Hello { protocol, login } => {
                 if let Some(protocol) = protocol {
                     self.protocol = protocol;
-                    self.unseen.protocol = false;
                 }
                 if let Some(number) = login {
                     self.logged_in(number);
                 }
             }
-            Command::Multi => {
-                self.in_transaction = true;
-                self.unseen.transaction = false;
-            }
+            Command::Multi => self.in_transaction = true,
             Command::Discard => self.end_transaction(),
             Command::Reset => self.reset(),
-            Command::Reply(ReplyMode::On) => self.replies_off = false,
+            Command::Reply(mode) => self.silence.set(mode),
             Command::Monitor => self.uncountable = true,
-            Command::Reply(_)
-            | Command::Confirm { .. }
+            Command::Confirm { .. }
             | Command::ConfirmAll { .. }
             | Command::Blank
             | Command::Stream => {
@@ -243,17 +172,18 @@ impl State {
 
     fn logged_in(&mut self, number: u64) {
         self.login = Some(number);
-        self.unseen.identity = false;
+        self.login_in_doubt = false;
     }
 
     fn failed(&mut self, command: Command, reply: &ReplyScanner) {
-        if let Command::Hello { login: Some(_), .. } = command {
+        let ran = !self.subscribed() && !self.is_queued(command);
+        if let (true, Command::Hello { login: Some(_), .. }) = (ran, command) {
             // Redis up to 7.0 logs in before it reads the options that follow.
             let nobody = matches!(
                 reply.error_code(),
                 Some(b"WRONGPASS" | b"NOPROTO" | b"NOPERM" | b"NOAUTH")
             );
-            self.unseen.identity |= !nobody;
+            self.login_in_doubt |= !nobody;
         }
     }
 
