@@ -1,0 +1,288 @@
+//! The two ways: a Redis, and a lockgate in front of another one that is just the same.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    case::{Case, Step},
+    locks::find,
+    nature,
+    random::Random,
+    shrink::shrink,
+    support::{Client, Lockgate, RedisServer, frame, words},
+};
+
+/// Longest that a conversation may stand still. Only a failure takes it all.
+const STALL: Duration = Duration::from_secs(5);
+
+/// Ends every conversation. Redis forgets to close after a `QUIT` that it may not answer, so replies are
+/// to be on: the blank line spends a `CLIENT REPLY SKIP`, and `RESET` undoes an `OFF`.
+const GOODBYE: &[u8] = b"\r\nRESET\r\nQUIT\r\n";
+
+/// What both servers know before each conversation.
+const BEFORE: [&str; 10] = [
+    "FLUSHALL",
+    "SCRIPT FLUSH",
+    "FUNCTION FLUSH",
+    "ACL SETUSER weak reset on >weak ~* &* +@all -psubscribe -select -multi",
+    "SET s value",
+    "SET n 7",
+    "RPUSH l message x y",
+    "HSET h f v g w",
+    "ZADD z 1 one 2 two",
+    "SADD t 1 2 3",
+];
+
+/// One of the two ways.
+struct Way {
+    address: SocketAddr,
+    /// Another client of the Redis at its end.
+    admin: Client,
+}
+
+pub(crate) struct Pair {
+    direct: Way,
+    through: Way,
+    _redis: [RedisServer; 2],
+    _gate: Lockgate,
+}
+
+/// What came back.
+struct Heard {
+    bytes: Vec<u8>,
+    /// The server closed at the end; otherwise it said nothing more for a long time.
+    closed: bool,
+}
+
+impl Pair {
+    pub(crate) fn start() -> Self {
+        let redis = [(); 2].map(|()| RedisServer::start(&["--enable-debug-command", "yes"]));
+        let gate = Lockgate::in_front_of(&redis[1]);
+        Self {
+            direct: Way {
+                address: redis[0].address(),
+                admin: redis[0].client(),
+            },
+            through: Way {
+                address: gate.address(),
+                admin: redis[1].client(),
+            },
+            _redis: redis,
+            _gate: gate,
+        }
+    }
+
+    /// Where it differs, tells a smallest conversation that does.
+    pub(crate) fn check(&mut self, case: &Case) -> Result<(), String> {
+        if self.difference(case).is_none() {
+            return Ok(());
+        }
+        let small = shrink(case.clone(), |case| self.difference(case).is_some());
+        let difference = self
+            .difference(&small)
+            .or_else(|| self.difference(case))
+            .unwrap_or_else(|| "seen once only".to_owned());
+        Err(format!("{small}\n{difference}"))
+    }
+
+    fn difference(&mut self, case: &Case) -> Option<String> {
+        self.direct.prepare();
+        self.through.prepare();
+        let direct = self.direct.play(case, 0);
+        let through = self.through.play(case, case.cuts);
+        let mut expected = nature::without(&direct.bytes);
+        for step in &case.steps {
+            if let Step::Lock(lock) = step {
+                expected = lock.expected(expected);
+            }
+        }
+        let heard = nature::without(&through.bytes);
+        assert!(
+            direct.closed,
+            "Redis itself never answers QUIT here: {case}\n{}",
+            direct.bytes.escape_ascii()
+        );
+        if through.closed && expected == heard {
+            return None;
+        }
+        let same = expected.iter().zip(&heard).take_while(|(a, b)| a == b);
+        let from = same.count().saturating_sub(200);
+        let part = |bytes: &[u8]| {
+            let end = bytes.len().min(from + 1000);
+            bytes[from..end].escape_ascii().to_string()
+        };
+        let (expected, heard) = (part(&expected), part(&heard));
+        let open = if through.closed {
+            ""
+        } else {
+            ", and then nothing"
+        };
+        Some(format!(
+            "from byte {from} on\n  expected: {expected}\n  lockgate: {heard}{open}"
+        ))
+    }
+}
+
+impl Way {
+    /// Makes both the same again.
+    fn prepare(&mut self) {
+        for command in BEFORE {
+            self.admin.send(&words(command));
+        }
+        for _ in BEFORE {
+            self.admin.read_reply();
+        }
+        // The connection of the one before may end a moment after its client's.
+        let deadline = Instant::now() + STALL;
+        let subscriptions = ["PUBSUB CHANNELS", "PUBSUB SHARDCHANNELS"];
+        while subscriptions
+            .iter()
+            .any(|&what| !self.admin.say(what).items().is_empty())
+            || self.admin.say("PUBSUB NUMPAT") != 0
+        {
+            assert!(Instant::now() < deadline, "subscriptions stay");
+        }
+    }
+
+    fn play(&mut self, case: &Case, cuts: u64) -> Heard {
+        let mut line = Line::connect(self.address, cuts);
+        for (number, step) in case.steps.iter().enumerate() {
+            match step {
+                Step::Send(bytes) | Step::Last(bytes) => line.later(bytes),
+                Step::Big(bytes) => {
+                    line.later(&frame(&["SET", "b", &"v".repeat(*bytes)]));
+                    line.later(&frame(&["GET", "b"]));
+                }
+                Step::Lock(lock) => line.later(&lock.bytes()),
+                Step::Other(command) => {
+                    let settled = line.settle(&format!("BEFORE-{number}-"));
+                    self.admin.say(command);
+                    if !settled || !line.settle(&format!("BEHIND-{number}-")) {
+                        break;
+                    }
+                }
+            }
+        }
+        if !matches!(case.steps.last(), Some(Step::Last(_))) {
+            line.later(GOODBYE);
+        }
+        line.write();
+        let closed = line.read_until(|_| false);
+        Heard {
+            bytes: line.heard,
+            closed,
+        }
+    }
+}
+
+/// The client's connection.
+struct Line {
+    stream: TcpStream,
+    cuts: Option<Random>,
+    unsent: Vec<u8>,
+    heard: Vec<u8>,
+    closed: bool,
+}
+
+impl Line {
+    fn connect(address: SocketAddr, cuts: u64) -> Self {
+        let stream = TcpStream::connect(address).expect("the server accepts connections");
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(STALL)).unwrap();
+        Self {
+            stream,
+            cuts: (cuts != 0).then(|| Random::new(cuts)),
+            unsent: Vec::new(),
+            heard: Vec::new(),
+            closed: false,
+        }
+    }
+
+    fn later(&mut self, bytes: &[u8]) {
+        self.unsent.extend_from_slice(bytes);
+    }
+
+    /// Waits until everything sent so far was answered. False: the connection ended.
+    fn settle(&mut self, mark: &str) -> bool {
+        self.later(&frame(&[mark]));
+        self.write();
+        let from = self.heard.len().saturating_sub(mark.len());
+        self.read_until(|heard| find(&heard[from..], mark.as_bytes()).is_some()) && !self.closed
+    }
+
+    /// Writes what is to be sent, in pieces, and reads meanwhile.
+    fn write(&mut self) {
+        let unsent = std::mem::take(&mut self.unsent);
+        let mut rest = &unsent[..];
+        let mut moved = Instant::now();
+        self.stream.set_nonblocking(true).unwrap();
+        while !rest.is_empty() && !self.closed && moved.elapsed() < STALL {
+            let piece = self.piece(rest.len());
+            match self.stream.write(&rest[..piece]) {
+                Ok(written) => {
+                    rest = &rest[written..];
+                    moved = Instant::now();
+                    self.pause();
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let before = self.heard.len();
+                    self.read();
+                    if self.heard.len() > before {
+                        moved = Instant::now();
+                    }
+                    thread::sleep(Duration::from_micros(20));
+                }
+                // It closed; what it said before is still to be read.
+                Err(_) => break,
+            }
+        }
+        self.stream.set_nonblocking(false).unwrap();
+    }
+
+    /// How much to write at once: many short pieces, and some that pass more than one buffer.
+    fn piece(&mut self, rest: usize) -> usize {
+        let Some(cuts) = &mut self.cuts else {
+            return rest;
+        };
+        let most = 1 << cuts.between(0, 17);
+        cuts.between(1, most).min(rest as u64) as usize
+    }
+
+    fn pause(&mut self) {
+        match self.cuts.as_mut().map(|cuts| cuts.below(40)) {
+            Some(0) => thread::sleep(Duration::from_micros(100)),
+            Some(1..8) => thread::yield_now(),
+            _ => {}
+        }
+    }
+
+    /// Reads until this holds or the connection ends. False: neither happens.
+    fn read_until(&mut self, holds: impl Fn(&[u8]) -> bool) -> bool {
+        while !holds(&self.heard) && !self.closed {
+            if !self.read() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Reads once. False: there was nothing.
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; 16 * 1024];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => self.closed = true,
+            Ok(count) => self.heard.extend_from_slice(&bytes[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return false;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // What it had not read when it closed.
+            Err(_) => self.closed = true,
+        }
+        true
+    }
+}

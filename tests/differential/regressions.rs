@@ -1,0 +1,63 @@
+//! Conversations that once differed, as the test printed them, and some that would be hard to find.
+
+use crate::{
+    case::{Case, Step, send},
+    locks::Lock,
+    pair::Pair,
+};
+
+/// The conversation is the same directly and through lockgate.
+fn same(cuts: u64, steps: &[Step]) {
+    let steps = steps.to_vec();
+    if let Err(difference) = Pair::start().check(&Case { steps, cuts }) {
+        panic!("{difference}");
+    }
+}
+
+/// The mode of `CLIENT REPLY` ends at its first NUL for Redis, however long it is.
+#[test]
+fn a_client_reply_off_with_a_nul_behind_it() {
+    same(0, &[
+        send(b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$40\r\noff\0xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n"),
+        send(b"ECHO hidden\r\nCLIENT REPLY ON\r\nECHO shown\r\n"),
+    ]);
+}
+
+/// `CLIENT REPLY` inside a transaction takes replies out of the very reply of `EXEC`.
+#[test]
+fn a_transaction_that_silences_itself() {
+    same(
+        7,
+        &[
+            send(b"MULTI\r\nECHO 1\r\nCLIENT REPLY OFF\r\nECHO 2\r\nSELECT 1\r\nEXEC\r\n"),
+            send(b"ECHO hidden\r\nCLIENT REPLY ON\r\n"),
+            Step::Lock(Lock::Placed(1)),
+        ],
+    );
+}
+
+/// What comes after `MONITOR` is no reply to anything, in silence or not.
+#[test]
+fn a_monitor_in_silence() {
+    same(0, &[
+        send(b"CLIENT REPLY OFF\r\nECHO hidden\r\nMONITOR\r\nECHO hidden\r\nCLIENT REPLY ON\r\nECHO shown\r\n"),
+    ]);
+}
+
+/// After `MONITOR` a lock command goes to Redis, like everything else.
+#[test]
+fn a_lock_command_behind_monitor() {
+    same(0, &[send(b"MONITOR\r\nLOCK k\r\nECHO shown\r\n")]);
+}
+
+/// Which database a connection is in is known, though nobody saw the reply of `SELECT`.
+#[test]
+fn a_select_in_silence() {
+    same(
+        0,
+        &[
+            send(b"CLIENT REPLY OFF\r\nSELECT 1\r\nSELECT 99\r\nCLIENT REPLY ON\r\n"),
+            Step::Lock(Lock::Placed(1)),
+        ],
+    );
+}
