@@ -13,6 +13,7 @@
 //! | [`lock`] | **the heart, pure**: the queue of one lock; events in (with the time), actions out |
 //! | [`store`] | where locks live: Redis, or the memory of this process |
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
+//! | [`files`] | how many files, and so clients, the system allows |
 //!
 //! Invariants, each held by a test:
 //! - `lock` does no I/O, reads no clock, draws no random number, and imports nothing of this crate
@@ -27,6 +28,7 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod error;
+pub mod files;
 pub mod gate;
 pub mod limits;
 pub mod lock;
@@ -42,7 +44,7 @@ use std::{
 use tokio::net::TcpListener;
 use tracing::info;
 
-use client::{Shared, command::Bounds, relay::Address};
+use client::{Shared, address::Address, command::Bounds};
 use config::{Config, Upstream};
 use error::Error;
 use gate::Gate;
@@ -84,12 +86,12 @@ fn shared(config: &Config, port: u16) -> Shared {
                 grace: (config.write_back != WriteBack::Off).then_some(config.grace),
                 key_prefix: config.key_prefix.clone(),
             });
-            let address = Address {
-                host: Arc::from(redis.host.as_str()),
-                port: redis.port,
-                connect_timeout: config.connect_timeout,
-            };
-            (Arc::new(store), Some(address), redis.password.is_some())
+            let address = Address::new(&redis.host, redis.port, config.connect_timeout);
+            (
+                Arc::new(store),
+                Some(Arc::new(address)),
+                redis.password.is_some(),
+            )
         }
     };
     Shared {

@@ -16,8 +16,19 @@ pub const LOCK_COMMAND_ARGUMENTS: usize = 16;
 /// Commands of one client that Redis has not answered; then lockgate stops reading from it.
 pub const OWED_REPLIES: usize = 64 * 1024;
 
+/// Commands queued in one transaction, ordinary ones in a row counted as one (so this is for those that
+/// change the connection, such as `SELECT`); then its client gets an error and is closed.
+pub const QUEUED_COMMANDS: usize = 64 * 1024;
+
+/// Clients whose connections to Redis are being opened at a time; all others wait their turn. Redis's
+/// queue for what it has not accepted yet has room for 511 (`tcp-backlog`), or 128 on older systems.
+pub const CONNECTING: usize = 64;
+
 /// Bytes read from one socket at a time.
 pub const READ_BYTES: usize = 16 * 1024;
+
+/// Open files beside those of clients: the log, the listener, connections shared by all.
+pub const OWN_FILES: usize = 64;
 
 /// What an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]

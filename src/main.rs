@@ -10,7 +10,10 @@ use std::{
 };
 
 use clap::Parser;
-use lockgate::config::{Config, Flags};
+use lockgate::{
+    config::{Config, Flags},
+    files,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
@@ -19,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 const WRONG_USE: u8 = 2;
 
 fn main() -> ExitCode {
-    let config = match Config::load(Flags::parse(), std::env::vars_os()) {
+    let mut config = match Config::load(Flags::parse(), std::env::vars_os()) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("lockgate: {error}");
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
         }
     };
     log_to_stderr(&config.log);
+    files::make_room_for_clients(&mut config);
     match serve(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -68,7 +68,12 @@ async fn accept(
     let mut next_id = 0;
     let mut full = false;
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // A session that ended is forgotten at once, not when somebody else comes.
+            Some(_) = sessions.join_next() => continue,
+        };
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 log_refusal(&error);

@@ -1,7 +1,7 @@
 //! What stands behind a client: its own connection to Redis, or, where there is no Redis, the few
 //! ordinary commands that are answered here.
 
-use std::task::Context;
+use std::{sync::Arc, task::Context};
 
 use bytes::{Bytes, BytesMut};
 use tokio::net::TcpStream;
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock,
     error::NOAUTH,
-    limits::OWED_REPLIES,
+    limits::{OWED_REPLIES, QUEUED_COMMANDS},
     resp::{Protocol, RequestScanner},
 };
 
@@ -31,7 +31,7 @@ const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 impl Back {
     pub(super) fn new(shared: &Shared, stream: &TcpStream, peer: &str, id: u64) -> Self {
         match &shared.upstream {
-            Some(address) => Self::Relay(Box::new(Relay::new(address.clone()))),
+            Some(address) => Self::Relay(Box::new(Relay::new(Arc::clone(address)))),
             None => {
                 let here = stream
                     .local_addr()
@@ -96,7 +96,7 @@ impl Back {
     /// It may be sent more commands.
     pub(super) fn has_room(&self) -> bool {
         match self {
-            Self::Relay(relay) => relay.state.owed() + relay.state.queued() < OWED_REPLIES,
+            Self::Relay(relay) => relay.state.owed() < OWED_REPLIES,
             Self::Local(_) => true,
         }
     }
@@ -200,7 +200,14 @@ impl Back {
     /// A command goes to Redis whole; the scanner has just read its end.
     pub(super) fn sent(&mut self, command: &RequestScanner) -> Result<(), Uncountable> {
         match self {
-            Self::Relay(relay) => relay.state.sent(command),
+            Self::Relay(relay) => {
+                relay.state.sent(command)?;
+                // To wait would be in vain: only the client's EXEC makes it fewer.
+                if relay.state.queued() > QUEUED_COMMANDS {
+                    return Err(Uncountable::Endless);
+                }
+                Ok(())
+            }
             Self::Local(_) => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 //! - [`session`]: reads, dispatches, answers in order; the way of every command begins there.
 //! - [`ahead`]: a look at what stands behind a `LOCK` that waits.
 //! - [`back`]: what stands behind the client: [`relay`], its connection to Redis, or [`local`].
+//! - [`address`]: how connections to Redis are opened.
 //! - [`held`]: the leases bound to its connection.
 //! - [`pipe`]: one socket with its buffers.
 //! - [`answer`]: the replies to lock commands.
@@ -34,6 +35,7 @@ use crate::{
     lock::{Time, UserId},
 };
 
+pub mod address;
 mod ahead;
 mod answer;
 mod back;
@@ -50,8 +52,8 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 
+use address::Address;
 use local::information::Facts;
-use relay::Address;
 use session::Session;
 
 /// Names that `LOCKS` tells where the client gives no `COUNT`.
@@ -64,7 +66,7 @@ pub struct Shared {
     /// On whose behalf.
     pub user: UserId,
     /// The Redis behind this gate. None: locks live in this process.
-    pub upstream: Option<Address>,
+    pub upstream: Option<Arc<Address>>,
     /// Lock commands are for clients only that Redis has authenticated.
     pub requires_auth: bool,
     /// What a lock command is held to.

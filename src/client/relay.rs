@@ -6,32 +6,21 @@ use std::{
     io,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::BytesMut;
 use tokio::net::TcpStream;
 
 use super::{
+    address::Address,
     pipe::Pipe,
     state::{State, Uncountable, Visibility},
 };
 use crate::{resp::ReplyScanner, store::Later};
 
-/// Where Redis is.
-#[derive(Debug, Clone)]
-pub struct Address {
-    /// A name, resolved anew for each connection, or an address.
-    pub host: Arc<str>,
-    /// The port.
-    pub port: u16,
-    /// How long to wait for the connection.
-    pub connect_timeout: Duration,
-}
-
 /// A client's connection to Redis.
 pub(super) struct Relay {
-    address: Address,
+    address: Arc<Address>,
     link: Link,
     /// What waits for the connection to open.
     first: BytesMut,
@@ -60,7 +49,7 @@ pub(super) enum Broken {
 }
 
 impl Relay {
-    pub(super) fn new(address: Address) -> Self {
+    pub(super) fn new(address: Arc<Address>) -> Self {
         Self {
             address,
             link: Link::None,
@@ -111,7 +100,7 @@ impl Relay {
             Link::Open(pipe) => pipe.pass_on(inbox, count),
             Link::Ended => drop(inbox.split_to(count)),
             Link::None => {
-                self.link = Link::Opening(Box::pin(connect(self.address.clone())));
+                self.link = Link::Opening(Box::pin(Arc::clone(&self.address).connect()));
                 self.first.unsplit(inbox.split_to(count));
             }
             Link::Opening(_) => self.first.unsplit(inbox.split_to(count)),
@@ -241,12 +230,4 @@ fn count(
     }
     client.extend_from_slice(&bytes[shown_from..]);
     Ok(())
-}
-
-async fn connect(address: Address) -> io::Result<TcpStream> {
-    let connecting = TcpStream::connect((&*address.host, address.port));
-    match tokio::time::timeout(address.connect_timeout, connecting).await {
-        Ok(stream) => stream,
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "timed out")),
-    }
 }

@@ -43,6 +43,10 @@ const CLIENT_REPLY_ON: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r
 const CLIENT_REPLY_OFF: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n";
 const CLIENT_REPLY_SKIP: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n";
 
+/// A queue that grew longer than this gives its memory back when it is empty: thousands of connections
+/// are idle, and each was busy once.
+const KEPT_CAPACITY: usize = 16;
+
 /// What a whole reply was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
@@ -67,6 +71,9 @@ pub enum Uncountable {
     /// Redis does not speak the protocol.
     #[error("Redis sent something else than a reply: {0}")]
     Protocol(#[from] ProtocolError),
+    /// What a transaction queues changes its connection too often to be kept in mind.
+    #[error("too many commands that change the connection are queued in one transaction")]
+    Endless,
 }
 
 /// What `CLIENT REPLY` said, in the three flags that Redis has for it.
@@ -370,7 +377,7 @@ impl State {
 
     fn end_transaction(&mut self) {
         self.in_transaction = false;
-        self.queued.clear();
+        self.queued = VecDeque::new();
     }
 
     fn reset(&mut self) {
@@ -407,5 +414,8 @@ fn take_one(queue: &mut VecDeque<Command>) {
     match queue.front_mut() {
         Some(Command::Ordinary(times)) if *times > 1 => *times -= 1,
         _ => drop(queue.pop_front()),
+    }
+    if queue.is_empty() && queue.capacity() > KEPT_CAPACITY {
+        *queue = VecDeque::new();
     }
 }

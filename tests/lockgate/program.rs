@@ -106,3 +106,37 @@ fn its_log_shows_no_token_and_no_password() {
     assert!(log.contains("listening"), "{log}");
     assert!(!log.contains("secret") && !log.contains("hunter2"), "{log}");
 }
+
+/// The system lends few files at first, and more on demand: lockgate demands them.
+#[test]
+fn it_serves_more_clients_than_it_may_open_files_at_first() {
+    let _machine = Machine::shared();
+    let gate = Lockgate::start_with_files(400, &[], &[("LOCKGATE_LIMITS_CLIENTS", "300")]);
+    for client in &mut gate.clients(300) {
+        assert_eq!(client.say("PING"), "PONG");
+    }
+    assert!(!gate.log().contains("limits.clients"), "{}", gate.log());
+}
+
+/// Who is one too many is told so, instead of being left without an answer.
+#[test]
+fn where_the_system_allows_too_few_files_it_takes_fewer_clients_and_says_so() {
+    let _machine = Machine::shared();
+    let redis = crate::support::RedisServer::start(&[]);
+    let gate = Lockgate::start_with_files(264, &["--upstream", &redis.url()], &[]);
+    let log = gate.log();
+    assert!(
+        log.contains("limits.clients is lowered from 10000 to 100"),
+        "{log}"
+    );
+    let mut clients = gate.clients(100);
+    for client in &mut clients {
+        assert_eq!(client.say("SET a 1"), "OK");
+    }
+    assert_eq!(clients[0].say("LOCK k TOKEN t"), "t");
+    let reply = gate.client().read_reply();
+    assert_eq!(reply.error(), "ERR max number of clients reached");
+    for client in &mut clients {
+        assert_eq!(client.say("GET a"), "1");
+    }
+}

@@ -6,6 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
+    time::Duration,
 };
 
 use rustix::process::Signal;
@@ -24,6 +25,8 @@ pub(crate) const SHORT_GRACE: [(&str, &str); 2] = [
 pub(crate) struct Lockgate {
     flags: Vec<String>,
     environment: Vec<(String, String)>,
+    /// How many files it may open, where that is not what this process may.
+    files: Option<usize>,
     process: Child,
     address: SocketAddr,
     log: Arc<Mutex<String>>,
@@ -40,6 +43,15 @@ impl Lockgate {
         Self::start_at("127.0.0.1:0", flags, environment)
     }
 
+    /// The same where the system allows it so many open files, of which half are on demand only.
+    pub(crate) fn start_with_files(
+        files: usize,
+        flags: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        Self::start_any("127.0.0.1:0", Some(files), flags, environment)
+    }
+
     /// The same on this address, to be restarted there: one of `free_address`, since another free
     /// port may be lent to somebody meanwhile.
     pub(crate) fn start_at(
@@ -47,14 +59,24 @@ impl Lockgate {
         flags: &[&str],
         environment: &[(&str, &str)],
     ) -> Self {
+        Self::start_any(address, None, flags, environment)
+    }
+
+    fn start_any(
+        address: impl ToString,
+        files: Option<usize>,
+        flags: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         let flags: Vec<_> = flags.iter().map(|&flag| flag.to_owned()).collect();
         let environment: Vec<_> = environment.iter().map(owned).collect();
         let log = Arc::default();
-        let (process, address) = launch(&address.to_string(), &flags, &environment, &log);
+        let (process, address) = launch(&address.to_string(), files, &flags, &environment, &log);
         Self {
             flags,
             environment,
+            files,
             process,
             address,
             log,
@@ -101,6 +123,30 @@ impl Lockgate {
         rss_kib(self.pid()).expect("/proc or ps tells the memory of a process") * 1024
     }
 
+    /// The most memory of the machine that the process had at a time, since it started or since
+    /// [`Lockgate::forget_peak`].
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        kib_of(self.pid(), "VmHWM:").expect("/proc tells the memory of a process") * 1024
+    }
+
+    /// The peak is what it has now.
+    pub(crate) fn forget_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.pid()), "5")
+            .expect("/proc forgets the peak of a process");
+    }
+
+    /// How long it has used a core so far.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))
+            .expect("/proc tells the time of a process");
+        // Behind the name, which may hold anything, in parentheses.
+        let (_, fields) = stat.rsplit_once(") ").expect("a name");
+        let mut ticks = fields.split(' ').skip(11).map(|ticks| ticks.parse::<u64>());
+        let mut next = || ticks.next().and_then(Result::ok).expect("a number");
+        let (user, system) = (next(), next());
+        Duration::from_millis((user + system) * 1_000 / rustix::param::clock_ticks_per_second())
+    }
+
     /// How many wait for this lock here now.
     pub(crate) fn waiters(&self, key: &str) -> i64 {
         self.client()
@@ -133,7 +179,13 @@ impl Lockgate {
     pub(crate) fn restart(&mut self) {
         self.kill();
         let address = self.address.to_string();
-        (self.process, _) = launch(&address, &self.flags, &self.environment, &self.log);
+        (self.process, _) = launch(
+            &address,
+            self.files,
+            &self.flags,
+            &self.environment,
+            &self.log,
+        );
     }
 
     /// Stops it where it is: connections stay open and nothing is answered, until
@@ -212,11 +264,16 @@ pub(crate) fn run_to_its_end(flags: &[&str], environment: &[(&str, &str)]) -> En
 /// Starts one, and returns it when it listens, with its address; it logs to `log`.
 fn launch(
     address: &str,
+    files: Option<usize>,
     flags: &[String],
     environment: &[(String, String)],
     log: &Arc<Mutex<String>>,
 ) -> (Child, SocketAddr) {
-    let mut process = program()
+    let mut process = match files {
+        None => program(),
+        Some(files) => program_with_files(files),
+    };
+    let mut process = process
         .args(["--listen", address])
         .args(flags)
         .envs(environment.iter().cloned())
@@ -248,7 +305,21 @@ fn launch(
 
 /// The program, told nothing by the environment of whoever runs the tests.
 fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    without_our_environment(Command::new(env!("CARGO_BIN_EXE_lockgate")))
+}
+
+/// The same where the system allows it so many open files, of which half are on demand only.
+fn program_with_files(files: usize) -> Command {
+    let mut shell = Command::new("sh");
+    let script = format!(
+        "ulimit -Sn {} && ulimit -Hn {files} && exec \"$0\" \"$@\"",
+        files / 2
+    );
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_lockgate")]);
+    without_our_environment(shell)
+}
+
+fn without_our_environment(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LOCKGATE_") {
             command.env_remove(name);
@@ -266,15 +337,19 @@ fn listening_on(line: &str) -> Option<SocketAddr> {
 }
 
 fn rss_kib(pid: u32) -> Option<u64> {
-    if let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) {
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))?;
-        return line.trim().strip_suffix(" kB")?.parse().ok();
+    if let Some(kib) = kib_of(pid, "VmRSS:") {
+        return Some(kib);
     }
     let ps = Command::new("ps")
         .args(["-o", "rss=", "-p", &pid.to_string()])
         .output()
         .ok()?;
     String::from_utf8_lossy(&ps.stdout).trim().parse().ok()
+}
+
+/// A field of what Linux tells of a process.
+fn kib_of(pid: u32, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
 }

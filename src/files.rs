@@ -1,0 +1,76 @@
+//! How many files this process may have open: each client costs one, and one more for its connection
+//! to Redis. Systems allow few at first and more on demand, so the program demands, as Redis does,
+//! and where even that is not enough it takes fewer clients: one that is told so is better than one
+//! that cannot be accepted, or that has no way to Redis.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::warn;
+
+use crate::{
+    config::{Config, Upstream},
+    limits::OWN_FILES,
+};
+
+/// Raises the limit of open files as far as the system lets it, and lowers `limits.clients` to what
+/// that allows, which the log then says.
+pub fn make_room_for_clients(config: &mut Config) {
+    let clients = config.limits.clients;
+    let each = match config.upstream {
+        Upstream::Embedded => 1,
+        Upstream::Redis(_) => 2,
+    };
+    let needed = clients.saturating_mul(each).saturating_add(OWN_FILES);
+    let allowed = raise(needed);
+    if allowed < needed {
+        let possible = clients_within(allowed, each);
+        warn!(
+            allowed,
+            needed,
+            "limits.clients is lowered from {clients} to {possible}: the system allows too few open \
+             files (ulimit -n, LimitNOFILE)"
+        );
+        config.limits.clients = possible;
+    }
+}
+
+/// At least one: who starts a server wants to reach it.
+fn clients_within(files: usize, each: usize) -> usize {
+    (files.saturating_sub(OWN_FILES) / each).max(1)
+}
+
+/// Raises the limit as far as the system lets it, and returns what it is then.
+fn raise(needed: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    // Some systems name a maximum that they do not allow.
+    for wanted in [limit.maximum, Some(needed as u64)] {
+        let raised = Rlimit {
+            current: wanted,
+            maximum: limit.maximum,
+        };
+        if is_more(wanted, limit.current) && setrlimit(Resource::Nofile, raised).is_ok() {
+            break;
+        }
+    }
+    let current = getrlimit(Resource::Nofile).current;
+    current.map_or(usize::MAX, |files| {
+        usize::try_from(files).unwrap_or(usize::MAX)
+    })
+}
+
+/// None is without a limit.
+fn is_more(one: Option<u64>, other: Option<u64>) -> bool {
+    one.unwrap_or(u64::MAX) > other.unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_fit_into_so_many_files() {
+        assert_eq!(clients_within(OWN_FILES + 200, 2), 100);
+        assert_eq!(clients_within(OWN_FILES + 201, 2), 100);
+        assert_eq!(clients_within(OWN_FILES + 200, 1), 200);
+        assert_eq!(clients_within(0, 2), 1);
+    }
+}
