@@ -7,7 +7,10 @@
 //! `UNLOCK` behind one can only come when the `LOCK` is answered, and if its token holds the very
 //! lock, that is a deadlock, which the queue is told of.
 
-use std::collections::{HashSet, VecDeque};
+use std::{
+    collections::{HashSet, VecDeque},
+    hash::{BuildHasher, RandomState},
+};
 
 use bytes::{Bytes, BytesMut};
 
@@ -19,9 +22,13 @@ use crate::{
     resp::{RequestScanner, Step, arguments},
 };
 
-/// What was seen of the commands behind the one that waits, in their order.
-#[derive(Debug)]
-pub(super) struct Ahead {
+/// What was seen of the commands behind the one that waits, in their order. Nothing, for nearly
+/// every client at nearly every time, and then it takes no memory.
+#[derive(Debug, Default)]
+pub(super) struct Ahead(Option<Box<Behind>>);
+
+#[derive(Debug, Default)]
+struct Behind {
     scanner: RequestScanner,
     /// Bytes of the inbox looked at.
     seen: usize,
@@ -30,146 +37,100 @@ pub(super) struct Ahead {
     commands: VecDeque<Kept>,
     /// What follows cannot be told before what stands here has run.
     opaque: bool,
+    /// Kept `UNLOCK`s and `RELOCK`s that did not overtake. Where there is none, nothing is judged.
+    returns: usize,
+    judged: Judged,
+    hasher: RandomState,
 }
 
 /// One kept command.
 #[derive(Debug)]
-pub(super) enum Kept {
+enum Kept {
     /// It goes to Redis.
     Ordinary,
     /// It is a lock command.
     Lock {
         /// What it wants. None: it is wrong, and its error comes when its turn does.
         command: Option<Command>,
+        /// The hash of the lock and the token it is about, where it names both.
+        own: Option<u64>,
         /// It overtook; its reply waits for its turn.
         started: Option<Box<Pending>>,
-        /// The queue was told that it stands here.
-        told: bool,
     },
 }
 
-impl Ahead {
-    pub(super) fn new() -> Self {
-        Self {
-            scanner: RequestScanner::new(),
-            seen: 0,
-            frame_at: 0,
-            commands: VecDeque::new(),
-            opaque: false,
-        }
-    }
+/// Which commands may overtake the one that waits is decided once for each, however many come: what
+/// stands before a command changes only when the one that waits does.
+#[derive(Debug, Default)]
+struct Judged {
+    /// So many of the kept commands.
+    count: usize,
+    /// What the one that waits and those of the kept ones are about that did not overtake, by their
+    /// hashes (which are keyed, and of 64 bits: two that are equal by chance only keep each other's order).
+    own: HashSet<u64>,
+    /// An ordinary command is among them.
+    ordinary: bool,
+}
 
+impl Ahead {
     /// Commands kept, as far as they were looked at.
     pub(super) fn len(&self) -> usize {
-        self.commands.len()
+        self.0.as_ref().map_or(0, |behind| behind.commands.len())
     }
 
     /// Looks at what is new in the inbox. Returns whether there was any whole command.
     pub(super) fn look(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
-        let before = self.commands.len();
-        while !self.opaque && self.seen < inbox.len() && self.commands.len() < most {
-            let (count, step) = self.scanner.scan(&inbox[self.seen..]);
-            self.seen += count;
-            match step {
-                Ok(Step::More | Step::Named) => {}
-                Ok(Step::Blank) => self.frame_at = self.seen,
-                Ok(Step::End) => {
-                    let frame = &inbox[self.frame_at..self.seen];
-                    self.frame_at = self.seen;
-                    self.keep(frame, bounds);
-                }
-                // It gets its error when its turn comes.
-                Err(_) => self.opaque = true,
-            }
+        if inbox.is_empty() {
+            return false;
         }
-        self.commands.len() > before
-    }
-
-    fn keep(&mut self, frame: &[u8], bounds: &Bounds) {
-        let kept = match Verb::of(self.scanner.name()) {
-            Some(_) => {
-                let command = command_of(&Bytes::copy_from_slice(frame), bounds);
-                Kept::Lock {
-                    command,
-                    started: None,
-                    told: false,
-                }
-            }
-            None => {
-                self.opaque = changes_what_follows(self.scanner.name());
-                Kept::Ordinary
-            }
-        };
-        self.commands.push_back(kept);
+        self.0.get_or_insert_default().look(inbox, bounds, most)
     }
 
     /// Starts what may overtake the `LOCK` of `key` with `token` that waits, and tells of each
-    /// `UNLOCK` of that very lock that may not.
+    /// `UNLOCK` of that very lock that may not. `anew` where it waits since now.
     pub(super) fn overtake(
         &mut self,
         key: &Bytes,
         token: Option<&Token>,
-        mut start: impl FnMut(&Command) -> Option<Pending>,
-        mut tell: impl FnMut(&Token),
+        anew: bool,
+        start: impl FnMut(&Command) -> Option<Pending>,
+        tell: impl FnMut(&Token),
     ) {
-        let mut before: HashSet<(Bytes, Token)> = HashSet::new();
-        before.extend(token.map(|token| (key.clone(), token.clone())));
-        let mut only_lock_commands = true;
-        for kept in &mut self.commands {
-            let Kept::Lock {
-                command,
-                started,
-                told,
-            } = kept
-            else {
-                only_lock_commands = false;
-                continue;
-            };
-            let Some((its_key, its_token)) = command.as_ref().and_then(whose) else {
-                continue;
-            };
-            let returns = matches!(
-                command,
-                Some(Command::Unlock { .. } | Command::Relock { .. })
-            );
-            let own = (its_key.clone(), its_token.clone());
-            if returns && started.is_none() {
-                if only_lock_commands && !before.contains(&own) {
-                    *started = command.as_ref().and_then(&mut start).map(Box::new);
-                } else if !*told && own.0 == *key && Some(its_token) != token {
-                    *told = true;
-                    tell(its_token);
-                }
+        if let Some(behind) = &mut self.0 {
+            if anew {
+                behind.judged = Judged::default();
             }
-            // What overtook goes first at the gate, too.
-            if started.is_none() {
-                before.insert(own);
-            }
+            behind.overtake(key, token, start, tell);
         }
     }
 
     /// The client's next command, of so many bytes, has its turn: the reply on its way, if it overtook.
     pub(super) fn turn(&mut self, frame_bytes: usize) -> Option<Pending> {
-        let kept = self.commands.pop_front();
-        if self.commands.is_empty() {
-            *self = Self::new();
-        } else {
-            self.seen = self.seen.saturating_sub(frame_bytes);
-            self.frame_at = self.frame_at.saturating_sub(frame_bytes);
+        let behind = self.0.as_mut()?;
+        let kept = behind.commands.pop_front();
+        behind.passed(frame_bytes);
+        let started = match kept {
+            Some(Kept::Lock {
+                started: Some(pending),
+                ..
+            }) => Some(*pending),
+            Some(kept) => {
+                behind.returns -= usize::from(kept.returns());
+                None
+            }
+            None => None,
+        };
+        if behind.commands.is_empty() {
+            self.0 = None;
         }
-        match kept {
-            Some(Kept::Lock { started, .. }) => started.map(|pending| *pending),
-            Some(Kept::Ordinary) | None => None,
-        }
+        started
     }
 
     /// So many bytes that were no command left the inbox.
     pub(super) fn passed_blank(&mut self, bytes: usize) {
-        if self.commands.is_empty() {
-            *self = Self::new();
-        } else {
-            self.seen -= bytes;
-            self.frame_at -= bytes;
+        match &mut self.0 {
+            Some(behind) if !behind.commands.is_empty() => behind.passed(bytes),
+            _ => self.0 = None,
         }
     }
 
@@ -182,7 +143,8 @@ impl Ahead {
         mut run: impl FnMut(&Command),
     ) {
         let mut scanner = RequestScanner::new();
-        let mut started = self.commands.iter().map(|kept| {
+        let commands = self.0.iter().flat_map(|behind| &behind.commands);
+        let mut started = commands.map(|kept| {
             matches!(
                 kept,
                 Kept::Lock {
@@ -214,6 +176,111 @@ impl Ahead {
                 }
             }
         }
+    }
+}
+
+impl Behind {
+    fn look(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
+        let before = self.commands.len();
+        while !self.opaque && self.seen < inbox.len() && self.commands.len() < most {
+            let (count, step) = self.scanner.scan(&inbox[self.seen..]);
+            self.seen += count;
+            match step {
+                Ok(Step::More | Step::Named) => {}
+                Ok(Step::Blank) => self.frame_at = self.seen,
+                Ok(Step::End) => {
+                    let frame = &inbox[self.frame_at..self.seen];
+                    self.frame_at = self.seen;
+                    self.keep(frame, bounds);
+                }
+                // It gets its error when its turn comes.
+                Err(_) => self.opaque = true,
+            }
+        }
+        self.commands.len() > before
+    }
+
+    fn keep(&mut self, frame: &[u8], bounds: &Bounds) {
+        let kept = match Verb::of(self.scanner.name()) {
+            Some(_) => {
+                let command = command_of(&Bytes::copy_from_slice(frame), bounds);
+                let own = command.as_ref().and_then(whose);
+                Kept::Lock {
+                    own: own.map(|own| self.hasher.hash_one(own)),
+                    command,
+                    started: None,
+                }
+            }
+            None => {
+                self.opaque = changes_what_follows(self.scanner.name());
+                Kept::Ordinary
+            }
+        };
+        self.returns += usize::from(kept.returns());
+        self.commands.push_back(kept);
+    }
+
+    fn overtake(
+        &mut self,
+        key: &Bytes,
+        token: Option<&Token>,
+        mut start: impl FnMut(&Command) -> Option<Pending>,
+        mut tell: impl FnMut(&Token),
+    ) {
+        if self.returns == 0 {
+            return;
+        }
+        let judged = &mut self.judged;
+        let waiting = token.map(|token| self.hasher.hash_one((key, token)));
+        judged.own.extend(waiting);
+        for kept in self.commands.range_mut(judged.count..) {
+            let returns = kept.returns();
+            let Kept::Lock {
+                command: Some(command),
+                own,
+                started,
+            } = kept
+            else {
+                judged.ordinary |= matches!(kept, Kept::Ordinary);
+                continue;
+            };
+            let (Some(own), Some((its_key, its_token))) = (*own, whose(command)) else {
+                continue;
+            };
+            if returns && started.is_none() {
+                if !judged.ordinary && !judged.own.contains(&own) {
+                    *started = start(command).map(Box::new);
+                    self.returns -= usize::from(started.is_some());
+                } else if its_key == key && Some(its_token) != token {
+                    tell(its_token);
+                }
+            }
+            // What overtook goes first at the gate, too.
+            if started.is_none() {
+                judged.own.insert(own);
+            }
+        }
+        judged.count = self.commands.len();
+    }
+
+    /// So many bytes left the inbox.
+    fn passed(&mut self, bytes: usize) {
+        self.seen = self.seen.saturating_sub(bytes);
+        self.frame_at = self.frame_at.saturating_sub(bytes);
+        self.judged = Judged::default();
+    }
+}
+
+impl Kept {
+    /// It is an `UNLOCK` or `RELOCK`.
+    fn returns(&self) -> bool {
+        let Self::Lock { command, .. } = self else {
+            return false;
+        };
+        matches!(
+            command,
+            Some(Command::Unlock { .. } | Command::Relock { .. })
+        )
     }
 }
 

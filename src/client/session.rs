@@ -42,7 +42,8 @@ mod locking;
 /// How often to look whether a client that is not read from has closed.
 const LOOK_FOR_CLOSE: Duration = Duration::from_millis(50);
 
-/// How long what a client sent before it closed may take.
+/// How long what a client sent before it closed may take, counted anew whenever it takes some of what
+/// is written for it.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// One connected client.
@@ -152,7 +153,7 @@ impl Session {
             scanned: 0,
             frame: Frame::Unnamed,
             turn: Turn::Open,
-            ahead: Ahead::new(),
+            ahead: Ahead::default(),
             delivering: None,
             late: Vec::new(),
             mute: false,
@@ -262,19 +263,24 @@ impl Session {
             return false;
         }
         let before = self.client.outbox.len();
-        match self.client.poll_flush(cx) {
+        let flushed = self.client.poll_flush(cx);
+        let moved = self.client.outbox.len() < before;
+        if moved {
+            self.linger = None;
+        }
+        match flushed {
             Poll::Ready(Ok(())) => {
                 if let Some(bound) = self.delivering.take().and_then(Grant::delivered) {
                     self.held.add(bound);
                 }
-                before > 0
             }
             Poll::Ready(Err(_)) => {
                 self.mute();
-                true
+                return true;
             }
-            Poll::Pending => self.client.outbox.len() < before,
+            Poll::Pending => {}
         }
+        moved
     }
 
     /// The client's socket is broken: a grant being written did not reach it.

@@ -58,6 +58,8 @@ pub struct Gate {
     queues: DashMap<LockName, Entry>,
     /// As many as `queues` has, without asking every shard of it.
     known: AtomicUsize,
+    /// As many as all queues have callers.
+    calling: AtomicUsize,
     asking: AtomicUsize,
     timers: Arc<Timers>,
     store: Arc<dyn Store>,
@@ -155,6 +157,7 @@ impl Gate {
         let gate = Arc::new_cyclic(|this| Self {
             queues: DashMap::new(),
             known: AtomicUsize::new(0),
+            calling: AtomicUsize::new(0),
             asking: AtomicUsize::new(0),
             timers: Arc::clone(&timers),
             store: Arc::clone(&store),
@@ -290,7 +293,7 @@ impl Gate {
 
     /// Requests that wait for a lock.
     pub fn waiters(&self) -> usize {
-        self.queues.iter().map(|entry| entry.callers.len()).sum()
+        self.calling.load(Ordering::Relaxed)
     }
 
     fn request(
@@ -343,9 +346,10 @@ impl Gate {
                         entry.insert(Entry::new(self.seeds.hash_one(name)))
                     }
                 };
-                entry
-                    .callers
-                    .extend(event.request().map(|request| (request, caller)));
+                if let Some(request) = event.request() {
+                    self.calling.fetch_add(1, Ordering::Relaxed);
+                    entry.callers.insert(request, caller);
+                }
                 self.step(name, &mut entry, event, &mut todo)
             }
             None => match self.queues.get_mut(name) {
@@ -354,12 +358,13 @@ impl Gate {
             },
         };
         if idle
-            && self
+            && let Some((_, entry)) = self
                 .queues
                 .remove_if(name, |_, entry| entry.queue.is_idle())
-                .is_some()
         {
             self.known.fetch_sub(1, Ordering::Relaxed);
+            self.calling
+                .fetch_sub(entry.callers.len(), Ordering::Relaxed);
         }
         todo
     }
@@ -368,7 +373,7 @@ impl Gate {
     fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
         match &event {
             Event::Gone { request, .. } => {
-                entry.callers.remove(request);
+                drop(self.take_caller(entry, *request));
             }
             // The timer that brought it here is used up.
             Event::Timer => entry.wake_at = None,
@@ -383,7 +388,7 @@ impl Gate {
                 Action::Ask { id, question } => todo.questions.push((id, question)),
                 Action::Reply { request, reply } => {
                     // Without a caller the client is gone, and its Pending has said so.
-                    let Some(mut caller) = entry.callers.remove(&request) else {
+                    let Some(mut caller) = self.take_caller(entry, request) else {
                         continue;
                     };
                     let blind = entry.queue.is_blind();
@@ -421,6 +426,12 @@ impl Gate {
             entry.wake_at = wake_at;
         }
         entry.queue.is_idle()
+    }
+
+    fn take_caller(&self, entry: &mut Entry, request: RequestId) -> Option<Caller> {
+        let caller = entry.callers.remove(&request)?;
+        self.calling.fetch_sub(1, Ordering::Relaxed);
+        Some(caller)
     }
 
     /// Says why the store does not answer, where it knows: instead of that it does not, and instead

@@ -208,3 +208,23 @@ fn a_lock_that_can_never_be_granted_says_so() {
         assert_eq!(shared.say("TRYLOCK k TOKEN three"), "three");
     });
 }
+
+/// What stands behind all of them is told to each of them in turn.
+#[test]
+fn so_does_each_of_several_in_a_row() {
+    Place::each(|place| {
+        let mut shared = place.client();
+        assert_eq!(shared.say("LOCK k TOKEN one"), "one");
+        shared.send(&["LOCK", "k", "TOKEN", "two"]);
+        place.gate.awaits_waiters("k", 1);
+        shared.send(&["LOCK", "k", "TOKEN", "three"]);
+        shared.send(&["PING"]);
+        shared.send(&["UNLOCK", "k", "one"]);
+        for _ in 0..2 {
+            let reply = shared.read_reply();
+            assert!(reply.error().starts_with("DEADLOCK"), "{reply:?}");
+        }
+        assert_eq!(shared.read_reply(), "PONG");
+        assert_eq!(shared.read_reply(), 1);
+    });
+}

@@ -169,11 +169,12 @@ impl Session {
                 self.shared.limits.kept_commands,
             );
             if moved || !waiting.looked {
-                waiting.looked = true;
-                let mut ahead = std::mem::replace(&mut self.ahead, Ahead::new());
+                let anew = !std::mem::replace(&mut waiting.looked, true);
+                let mut ahead = std::mem::take(&mut self.ahead);
                 ahead.overtake(
                     &waiting.key,
                     waiting.token.as_ref(),
+                    anew,
                     |command| self.start(command),
                     |token| running.pending.unlock_behind(token.clone()),
                 );
@@ -235,13 +236,13 @@ impl Session {
     /// is dropped, but for every `UNLOCK`.
     pub(super) fn abandon(&mut self) {
         let turn = std::mem::replace(&mut self.turn, Turn::Open);
-        let ahead = std::mem::replace(&mut self.ahead, Ahead::new());
+        let ahead = std::mem::take(&mut self.ahead);
         let rest = std::mem::take(&mut self.client.inbox).freeze();
         self.client.ended = true;
         (self.scanned, self.passing) = (0, 0);
         let run = |command: &Command| drop(self.start(command));
         if let Turn::Next(frame) = &turn {
-            Ahead::new().each_unlock(frame, &self.shared.bounds, run);
+            Ahead::default().each_unlock(frame, &self.shared.bounds, run);
         }
         // In the middle of an ordinary command nothing can be told.
         if self.frame != Frame::Ordinary {
