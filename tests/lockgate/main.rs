@@ -24,5 +24,6 @@ mod program;
 mod proxy;
 mod relay;
 mod same_token;
+mod scale;
 mod two_gates;
 mod with_redis;

@@ -332,24 +332,6 @@ fn a_blocking_command_may_take_its_time() {
     assert_eq!(blocked.read_reply(), "behind");
 }
 
-#[test]
-fn a_value_of_a_hundred_megabytes_goes_both_ways_without_being_kept() {
-    let place = Place::with_redis(Machine::shared());
-    let mut client = place.client();
-    assert_eq!(client.say("PING"), "PONG");
-    let before = place.gate.rss_bytes();
-    let value: Vec<u8> = (0..100 * 1024 * 1024_u32)
-        .map(|i| (i % 251) as u8)
-        .collect();
-    assert_eq!(client.call(&[b"SET".as_slice(), b"big", &value]), "OK");
-    let Value::Bulk(read) = client.say("GET big") else {
-        panic!("a value was expected")
-    };
-    assert!(read == value, "what comes back is what was sent");
-    let growth = place.gate.rss_bytes().saturating_sub(before);
-    assert!(growth < 16 * 1024 * 1024, "{growth} bytes more");
-}
-
 /// Nothing is read for a while on either side; nobody may hold up the other, or keep it all.
 #[test]
 fn who_writes_much_before_reading_is_served() {
