@@ -32,7 +32,7 @@ const TURN: Duration = Duration::from_millis(200);
 const TURNS: usize = 7;
 
 /// How often all is measured again where the machine was busy with something else.
-const TRIES: usize = 6;
+const TRIES: usize = 10;
 
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
 const NIL: &[u8] = b"$-1\r\n";
