@@ -14,7 +14,10 @@ use lockgate::{
     config::{Config, Flags},
     files,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{SignalKind, signal},
+};
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 
@@ -53,11 +56,17 @@ fn log_to_stderr(directive: &str) {
 }
 
 fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(config.threads)
-        .enable_all()
-        .build()?;
-    runtime.block_on(until_told_to_end(config))
+    runtime(config.threads)?.block_on(until_told_to_end(config))
+}
+
+/// With one thread, clients are served in the order in which they were heard, as Redis does. (Of
+/// tokio's scheduler for several, each thread serves the one heard last first.)
+fn runtime(threads: usize) -> io::Result<Runtime> {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    builder.worker_threads(threads).enable_all().build()
 }
 
 async fn until_told_to_end(config: Config) -> Result<(), Box<dyn std::error::Error>> {
