@@ -15,7 +15,9 @@ const STALL: Duration = Duration::from_millis(400);
 fn more_clients_than_redis_can_accept_at_a_time_are_all_served() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&["--tcp-backlog", "128", "--maxclients", "1000"]);
-    let gate = Lockgate::start(&["--upstream", &redis.url()]);
+    // Less than the system waits before it tries again.
+    let environment = [("LOCKGATE_UPSTREAM_CONNECT_TIMEOUT", "900ms")];
+    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &environment);
     let mut clients = gate.clients(CLIENTS);
     redis.stop();
     clients
