@@ -52,7 +52,7 @@ use pair::Pair;
 const CASES: u64 = 6_000;
 
 /// Conversations at a time, each worker with servers of its own.
-const WORKERS: u64 = 3;
+const WORKERS: u64 = 4;
 
 #[test]
 fn lockgate_answers_as_redis_does() {

@@ -4,7 +4,8 @@
 //! - The id of the connection in the reply to `HELLO`.
 //! - The order in which a bare `UNSUBSCRIBE` takes the channels: that of a hash table, seeded anew by
 //!   each server.
-//! - Times and addresses in the lines of `MONITOR`.
+//! - Times and addresses in the lines of `MONITOR`, and what lockgate does in Redis for locks of the
+//!   conversations before.
 
 use crate::locks::find;
 
@@ -106,7 +107,12 @@ fn lines_of_monitor(bytes: Vec<u8>) -> Vec<u8> {
             && line.get(11) == Some(&b'.')
             && (12..18).all(is_digit);
         let text = is_monitors.then(|| find(line, b"] \"")).flatten();
-        out.extend_from_slice(text.map_or(line, |at| &line[at..]));
+        let text = text.map_or(line, |at| &line[at..]);
+        let is_lockgates =
+            is_monitors && (find(text, b"\"lk:").is_some() || text.starts_with(b"] \"INFO\""));
+        if !is_lockgates {
+            out.extend_from_slice(text);
+        }
     }
     out
 }

@@ -14,6 +14,7 @@ use crate::{
     random::Random,
     shrink::shrink,
     support::{Client, Lockgate, RedisServer, frame, words},
+    words as said,
 };
 
 /// Longest that a conversation may stand still. Only a failure takes it all.
@@ -31,7 +32,7 @@ const BEFORE: [&str; 10] = [
     "ACL SETUSER weak reset on >weak ~* &* +@all -psubscribe -select -multi",
     "SET s value",
     "SET n 7",
-    "RPUSH l message x y",
+    "RPUSH l first x y",
     "HSET h f v g w",
     "ZADD z 1 one 2 two",
     "SADD t 1 2 3",
@@ -62,6 +63,13 @@ impl Pair {
     pub(crate) fn start() -> Self {
         let redis = [(); 2].map(|()| RedisServer::start(&["--enable-debug-command", "yes"]));
         let gate = Lockgate::in_front_of(&redis[1]);
+        // Its connections for locks are open before anybody monitors.
+        let mut client = gate.client();
+        for database in said::DATABASES {
+            client.say(&format!("SELECT {database}"));
+            assert_eq!(client.say("LOCK lk:first TOKEN t"), "t");
+            assert_eq!(client.say("UNLOCK lk:first t"), 1);
+        }
         Self {
             direct: Way {
                 address: redis[0].address(),
@@ -130,22 +138,24 @@ impl Pair {
 impl Way {
     /// Makes both the same again.
     fn prepare(&mut self) {
-        for command in BEFORE {
-            self.admin.send(&words(command));
-        }
+        let all: Vec<u8> = BEFORE.iter().flat_map(|c| frame(&words(c))).collect();
+        self.admin.write_raw(&all);
         for _ in BEFORE {
             self.admin.read_reply();
         }
         // The connection of the one before may end a moment after its client's.
         let deadline = Instant::now() + STALL;
-        let subscriptions = ["PUBSUB CHANNELS", "PUBSUB SHARDCHANNELS"];
-        while subscriptions
-            .iter()
-            .any(|&what| !self.admin.say(what).items().is_empty())
-            || self.admin.say("PUBSUB NUMPAT") != 0
-        {
+        while self.any_subscription() {
             assert!(Instant::now() < deadline, "subscriptions stay");
         }
+    }
+
+    fn any_subscription(&mut self) -> bool {
+        let asked = ["PUBSUB CHANNELS", "PUBSUB SHARDCHANNELS", "PUBSUB NUMPAT"];
+        let all: Vec<u8> = asked.iter().flat_map(|c| frame(&words(c))).collect();
+        self.admin.write_raw(&all);
+        let [channels, shard_channels, patterns] = asked.map(|_| self.admin.read_reply());
+        !channels.items().is_empty() || !shard_channels.items().is_empty() || patterns != 0
     }
 
     fn play(&mut self, case: &Case, cuts: u64) -> Heard {
