@@ -262,10 +262,14 @@ impl Line {
         cuts.between(1, most).min(rest as u64) as usize
     }
 
+    /// Sometimes long enough for everything before to be answered.
     fn pause(&mut self) {
-        match self.cuts.as_mut().map(|cuts| cuts.below(40)) {
-            Some(0) => thread::sleep(Duration::from_micros(100)),
-            Some(1..8) => thread::yield_now(),
+        let Some(cuts) = &mut self.cuts else {
+            return;
+        };
+        match cuts.below(30) {
+            0 => thread::sleep(Duration::from_micros(cuts.between(20, 1_500))),
+            1..8 => thread::yield_now(),
             _ => {}
         }
     }
