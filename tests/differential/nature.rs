@@ -5,7 +5,7 @@
 //! - The order in which a bare `UNSUBSCRIBE` takes the channels: that of a hash table, seeded anew by
 //!   each server.
 //! - Times and addresses in the lines of `MONITOR`, and what lockgate does in Redis for locks of the
-//!   conversations before.
+//!   conversations before: every line about a lock, and bare `PING`s.
 
 use crate::locks::find;
 
@@ -108,8 +108,10 @@ fn lines_of_monitor(bytes: Vec<u8>) -> Vec<u8> {
             && (12..18).all(is_digit);
         let text = is_monitors.then(|| find(line, b"] \"")).flatten();
         let text = text.map_or(line, |at| &line[at..]);
-        let is_lockgates =
-            is_monitors && (find(text, b"\"lk:").is_some() || text.starts_with(b"] \"INFO\""));
+        let is_lockgates = is_monitors
+            && (find(text, b"\"lk:").is_some()
+                || text.starts_with(b"] \"INFO\"")
+                || text == b"] \"PING\"\r\n");
         if !is_lockgates {
             out.extend_from_slice(text);
         }

@@ -86,14 +86,13 @@ impl Pair {
 
     /// Where it differs, tells a smallest conversation that does.
     pub(crate) fn check(&mut self, case: &Case) -> Result<(), String> {
-        if self.difference(case).is_none() {
+        let Some(first) = self.difference(case) else {
             return Ok(());
-        }
+        };
         let small = shrink(case.clone(), |case| self.difference(case).is_some());
         let difference = self
             .difference(&small)
-            .or_else(|| self.difference(case))
-            .unwrap_or_else(|| "seen once only".to_owned());
+            .unwrap_or_else(|| format!("seen once only, {first}"));
         Err(format!("{small}\n{difference}"))
     }
 

@@ -509,5 +509,6 @@ fn raw(random: &mut Random, speaker: &mut Speaker, steps: &mut Vec<Step>) {
 
 fn big(random: &mut Random, speaker: &mut Speaker, steps: &mut Vec<Step>) {
     speaker.said_big = true;
-    steps.push(Step::Big(random.below(300_000)));
+    let most = 1 << random.between(0, 18);
+    steps.push(Step::Big(random.below(most)));
 }
