@@ -3,6 +3,7 @@
 //! in which the connection ends.
 //!
 //!     DIFFERENTIAL_CASES=100000 cargo test --test differential -- --nocapture
+//!     DIFFERENTIAL_FROM=100000 cargo test --test differential          # others
 //!     LOCKGATE_SEED=4711 cargo test --test differential      # one conversation
 //!
 //! - `case`: a conversation, and how it is printed: what fails is shrunk, and can be pasted into
@@ -48,7 +49,7 @@ use std::{
 use case::Case;
 use pair::Pair;
 
-/// Conversations of an ordinary run: some 20 seconds.
+/// Conversations of an ordinary run: some 20 seconds on a machine that has nothing else to do.
 const CASES: u64 = 6_000;
 
 /// Conversations at a time, each worker with servers of its own.
@@ -59,18 +60,19 @@ fn lockgate_answers_as_redis_does() {
     if let Some(seed) = number("LOCKGATE_SEED") {
         return expect(seed, Pair::start().check(&Case::generate(seed)));
     }
+    let from = number("DIFFERENTIAL_FROM").unwrap_or(0);
     let cases = number("DIFFERENTIAL_CASES").unwrap_or(CASES);
-    let (next, begun) = (AtomicU64::new(0), Instant::now());
+    let (next, begun) = (AtomicU64::new(from), Instant::now());
     let worker = || {
         let mut pair = Pair::start();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= cases {
+            if seed >= from + cases {
                 return;
             }
             let checked = pair.check(&Case::generate(seed));
             if checked.is_err() {
-                next.store(cases, Ordering::Relaxed);
+                next.store(from + cases, Ordering::Relaxed);
             }
             expect(seed, checked);
         }
