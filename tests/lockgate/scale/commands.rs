@@ -175,3 +175,33 @@ fn read_slowly(client: &mut Client) -> String {
     thread::sleep(Duration::from_millis(800));
     client.read_reply().text()
 }
+
+/// With the smallest buffers, each of them full more than once: whoever is ready first must wake the rest.
+#[test]
+fn when_redis_and_the_client_pause_in_turn_everything_comes_after_all() {
+    const COMMANDS: usize = 1_000;
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let environment = [("LOCKGATE_LIMITS_RELAY_BYTES", "32768")];
+    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &environment);
+    let mut client = gate.client();
+    assert_eq!(client.say("PING"), "PONG");
+    let text = |i: usize| format!("{i:060000}");
+    let growth = growth(&gate, || {
+        redis.stop();
+        let commands = (0..COMMANDS).flat_map(|i| frame(&["ECHO", &text(i)]));
+        let poured = pour(client.writer(), commands.collect());
+        // Both the way to Redis and lockgate are full.
+        client.hears_nothing_for(Duration::from_millis(300));
+        redis.go_on();
+        // Then the way to the client is, which does not read yet.
+        client.hears_something();
+        thread::sleep(Duration::from_millis(300));
+        redis.stop();
+        (0..5).for_each(|i| assert_eq!(client.read_reply(), text(i)));
+        redis.go_on();
+        (5..COMMANDS).for_each(|i| assert_eq!(client.read_reply(), text(i)));
+        poured.join().unwrap();
+    });
+    assert!(growth < MOST_GROWTH_BYTES, "{growth} bytes more");
+}
