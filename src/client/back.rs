@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 
 use super::{
     Shared,
+    amend::{self, Amendment},
     local::{Local, Then},
     relay::{Broken, Relay},
     state::{State, Uncountable},
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     clock,
     error::NOAUTH,
-    limits::{OWED_REPLIES, QUEUED_COMMANDS},
+    limits::{AMENDED_ENTRIES, OWED_REPLIES, QUEUED_COMMANDS},
     resp::{Protocol, RequestScanner},
 };
 
@@ -96,7 +97,10 @@ impl Back {
     /// It may be sent more commands.
     pub(super) fn has_room(&self) -> bool {
         match self {
-            Self::Relay(relay) => relay.state.owed() < OWED_REPLIES,
+            Self::Relay(relay) => {
+                relay.state.owed() < OWED_REPLIES
+                    && relay.state.amendment_weight() < AMENDED_ENTRIES
+            }
             Self::Local(_) => true,
         }
     }
@@ -148,10 +152,12 @@ impl Back {
         }
     }
 
-    /// The command may have to wait for its turn, or be replaced; so it is read whole first.
+    /// The command may have to wait for its turn, or be replaced, or its reply be amended; so it is
+    /// read whole first.
     pub(super) fn keeps(&self, name: &[u8]) -> bool {
-        let whole: [&[u8]; 5] = [b"CLIENT", b"MONITOR", b"SYNC", b"PSYNC", b"REPLCONF"];
-        matches!(self, Self::Relay(_)) && whole.contains(&name)
+        let may_end_counting = matches!(name, b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF");
+        matches!(self, Self::Relay(_))
+            && (name == b"CLIENT" || may_end_counting || amend::is_amended(name))
     }
 
     /// What comes back after this command may be no replies any more.
@@ -212,6 +218,13 @@ impl Back {
         }
     }
 
+    /// As [`sent`](Self::sent); and the reply is to be amended.
+    pub(super) fn sent_amended(&mut self, amendment: Amendment) {
+        if let Self::Relay(relay) = self {
+            relay.state.sent_amended(amendment);
+        }
+    }
+
     /// A frame without a command goes to Redis.
     pub(super) fn sent_blank(&mut self) {
         if let Self::Relay(relay) = self {
@@ -254,9 +267,10 @@ impl Back {
         cx: &mut Context<'_>,
         client: &mut BytesMut,
         most: usize,
+        shared: &Shared,
     ) -> Result<bool, Broken> {
         match self {
-            Self::Relay(relay) => relay.poll(cx, client, most),
+            Self::Relay(relay) => relay.poll(cx, client, most, shared),
             Self::Local(_) => Ok(false),
         }
     }

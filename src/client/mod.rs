@@ -13,6 +13,7 @@
 //! - [`state`]: what a client's connection to Redis owes and is.
 //! - [`local`]: the ordinary commands where there is no Redis behind this gate.
 //! - [`table`]: what `COMMAND` says of the commands that live here.
+//! - [`amend`]: adds them to what the Redis behind says of its own.
 //! - [`glob`]: Redis's patterns.
 
 use std::{
@@ -37,6 +38,7 @@ use crate::{
 
 pub mod address;
 mod ahead;
+pub mod amend;
 mod answer;
 mod back;
 pub mod command;
@@ -110,7 +112,7 @@ impl Shared {
             max_clients: self.limits.clients,
             waiters: self.gate.waiters(),
             locks: self.gate.known(),
-            upstream: "embedded",
+            upstream: self.upstream.as_ref().map(|a| (&*a.host, a.port)),
         }
     }
 }

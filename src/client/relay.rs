@@ -1,6 +1,7 @@
 //! One client's own connection to Redis, opened for its first ordinary command. Bytes pass as they
 //! are, both ways; replies are counted, so that a lock command knows when its turn has come, and
-//! what they say of the connection (database, protocol, transaction …) is kept in [`State`].
+//! what they say of the connection (database, protocol, transaction …) is kept in [`State`]. Few
+//! replies are added to ([`amend`](super::amend)).
 
 use std::{
     io,
@@ -12,7 +13,10 @@ use bytes::BytesMut;
 use tokio::net::TcpStream;
 
 use super::{
+    Shared,
     address::Address,
+    amend::Amender,
+    local::information,
     pipe::Pipe,
     state::{State, Uncountable, Visibility},
 };
@@ -28,8 +32,18 @@ pub(super) struct Relay {
     /// The beginning of a reply, as long as it is not known whether the client sees it.
     undecided: Undecided,
     pub(super) state: State,
+    amending: Amending,
     /// Nothing more goes to Redis.
     closing: bool,
+}
+
+/// How replies are added to.
+#[derive(Default)]
+struct Amending {
+    /// The reply that comes.
+    reply: Option<Box<Amender>>,
+    /// Fields that entries of `COMMAND INFO` have, once they were seen.
+    fields: Option<usize>,
 }
 
 enum Link {
@@ -57,6 +71,7 @@ impl Relay {
             replies: ReplyScanner::new(),
             undecided: Undecided::default(),
             state: State::new(),
+            amending: Amending::default(),
             closing: false,
         }
     }
@@ -127,6 +142,7 @@ impl Relay {
         cx: &mut Context<'_>,
         client: &mut BytesMut,
         most: usize,
+        shared: &Shared,
     ) -> Result<bool, Broken> {
         if let Link::Opening(opening) = &mut self.link {
             match opening.as_mut().poll(cx) {
@@ -150,10 +166,14 @@ impl Relay {
         let mut moved = pipe.outbox.len() < backlog;
         if client.len() < most {
             let (replies, state) = (&mut self.replies, &mut self.state);
-            let undecided = &mut self.undecided;
+            let (undecided, amending) = (&mut self.undecided, &mut self.amending);
             let mut counted = Ok(());
             let read = pipe.poll_read(cx, |_, bytes| {
-                counted = count(replies, state, undecided, bytes, client);
+                counted = if state.amends() {
+                    amending.count(replies, state, undecided, bytes, client, shared)
+                } else {
+                    count(replies, state, undecided, bytes, client)
+                };
             });
             moved |= read.is_ready();
             counted.map_err(Broken::Uncountable)?;
@@ -230,4 +250,49 @@ fn count(
     }
     client.extend_from_slice(&bytes[shown_from..]);
     Ok(())
+}
+
+impl Amending {
+    /// As [`count`], where some of the replies are to be amended.
+    fn count(
+        &mut self,
+        replies: &mut ReplyScanner,
+        state: &mut State,
+        undecided: &mut Undecided,
+        mut bytes: &[u8],
+        client: &mut BytesMut,
+        shared: &Shared,
+    ) -> Result<(), Uncountable> {
+        let section = || information::lockgate_section(&shared.facts());
+        while let Some(&first) = bytes.first() {
+            if replies.between_replies() {
+                let amendment = state.amendment(first);
+                let amender = |it| Box::new(Amender::new(it, state.protocol(), self.fields));
+                self.reply = amendment.map(amender);
+            }
+            let (consumed, visibility, received) = state.receive(replies, bytes);
+            let (piece, rest) = bytes.split_at(consumed);
+            bytes = rest;
+            if let Err(error) = received
+                && error != Uncountable::Unasked
+            {
+                return Err(error);
+            }
+            match (&mut self.reply, visibility) {
+                (Some(reply), _) => reply.pass(piece, client, &section),
+                (None, Visibility::Shown) => {
+                    client.extend_from_slice(undecided.take());
+                    client.extend_from_slice(piece);
+                }
+                (None, Visibility::Hidden) => undecided.len = 0,
+                (None, Visibility::Undecided) => undecided.add(piece)?,
+            }
+            if received?.is_some()
+                && let Some(reply) = self.reply.take()
+            {
+                self.fields = reply.end(client);
+            }
+        }
+        Ok(())
+    }
 }

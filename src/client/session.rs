@@ -26,7 +26,15 @@ use tokio::{net::TcpStream, time::Sleep};
 use tracing::warn;
 
 use super::{
-    Shared, ahead::Ahead, answer, back::Back, command::Verb, held::Held, pipe::Pipe, relay::Broken,
+    Shared,
+    ahead::Ahead,
+    amend::{self, Amendment},
+    answer,
+    back::Back,
+    command::Verb,
+    held::Held,
+    pipe::Pipe,
+    relay::Broken,
 };
 use crate::{
     error::SHUTDOWN,
@@ -363,7 +371,10 @@ impl Session {
             self.back.close_writing();
         }
         let most = self.shared.limits.relay_bytes;
-        match self.back.poll(cx, &mut self.client.outbox, most) {
+        match self
+            .back
+            .poll(cx, &mut self.client.outbox, most, &self.shared)
+        {
             Ok(moved) => {
                 if self.back.has_ended() && !self.closing {
                     self.abandon();
@@ -505,7 +516,8 @@ impl Session {
         }
         let is_long = self.scanned - self.passing > LOCK_COMMAND_BYTES;
         match self.frame {
-            // So long a name or line is no lock command, and so long a CLIENT no CLIENT REPLY.
+            // So long a name or line is no lock command, and so long a CLIENT no CLIENT REPLY;
+            // and to so long a COMMAND nothing is added.
             Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
             Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
             Frame::Ordinary | Frame::Lock if is_long => self.frame = Frame::Excess,
@@ -589,7 +601,11 @@ impl Session {
     }
 
     fn kept_command(&mut self) {
-        if let Some(stand_in) = self.back.stand_in(&self.scanner) {
+        if let Some(amendment) = self.amendment() {
+            self.ahead.turn(self.frame_bytes());
+            self.passing = self.scanned;
+            self.back.sent_amended(amendment);
+        } else if let Some(stand_in) = self.back.stand_in(&self.scanner) {
             let frame = self.take_frame();
             self.ahead.turn(frame.len());
             self.back.pass_on_own(stand_in);
@@ -601,6 +617,17 @@ impl Session {
         } else {
             self.ordinary_command();
         }
+    }
+
+    /// What is to be done to the reply to the command just read.
+    fn amendment(&self) -> Option<Amendment> {
+        let is_one = amend::is_amended(self.scanner.name());
+        let frame = &self.client.inbox[self.passing..self.scanned];
+        if !is_one || frame.len() > LOCK_COMMAND_BYTES {
+            return None;
+        }
+        let arguments = arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES);
+        Amendment::of(&arguments.ok()?)
     }
 
     fn lock_command(&mut self) {

@@ -29,6 +29,7 @@ use std::collections::VecDeque;
 
 use thiserror::Error;
 
+use super::amend::Amendment;
 use crate::resp::{Protocol, ProtocolError, ReplyScanner, ReplyStep, RequestScanner};
 
 mod command;
@@ -102,6 +103,9 @@ pub struct State {
     owed: VecDeque<Command>,
     /// Replies owed by `owed`, as far as its length tells.
     commands_owed: usize,
+    /// What is to be done to the replies of those in `owed` that are [`Command::Amended`]; nothing
+    /// any more where that has begun.
+    amendments: VecDeque<Option<Amendment>>,
     /// Queued in the open transaction.
     queued: VecDeque<Command>,
     /// Of the `EXEC` that is the oldest in `owed`: queued commands whose reply is still to come.
@@ -168,6 +172,15 @@ impl State {
         Ok(())
     }
 
+    /// As [`State::sent`]; and the reply is to be amended, unless it turns out to be none such.
+    pub fn sent_amended(&mut self, amendment: Amendment) {
+        if !self.uncountable {
+            self.primed = false;
+            self.amendments.push_back(Some(amendment));
+            self.push(Command::Amended);
+        }
+    }
+
     /// A frame without a command was forwarded ([`Step::Blank`](crate::resp::Step::Blank)). It
     /// gets no reply, but spends what the command before it left for the next one.
     pub fn sent_blank(&mut self) {
@@ -213,6 +226,33 @@ impl State {
             Err(error) => Err(error.into()),
         };
         (consumed, visibility, received)
+    }
+
+    /// Where a reply begins with this byte: what is to be done to it. To be asked once.
+    pub fn amendment(&mut self, first: u8) -> Option<Amendment> {
+        let amended = self.head() == Some(Command::Amended)
+            // A message comes between, or the request was queued: this is no reply to it.
+            && first != b'>'
+            && !self.subscribed()
+            && !self.is_queued(Command::Amended)
+            // Nobody would see it.
+            && !self.silences_next();
+        if amended {
+            self.amendments.front_mut()?.take()
+        } else {
+            None
+        }
+    }
+
+    /// Replies are to be amended.
+    pub fn amends(&self) -> bool {
+        !self.amendments.is_empty()
+    }
+
+    /// What is to be added to them, in entries.
+    pub fn amendment_weight(&self) -> usize {
+        let amendments = self.amendments.iter().flatten();
+        amendments.map(Amendment::weight).sum()
     }
 
     /// Commands forwarded whose reply has not come whole. The caller bounds it, and with it and
@@ -362,7 +402,13 @@ impl State {
             // That was the last of its EXEC.
         }
         self.commands_owed = self.commands_owed.saturating_sub(1);
-        take_one(&mut self.owed);
+        if take_one(&mut self.owed) == Some(Command::Amended) {
+            self.amendments.pop_front();
+            if self.amendments.is_empty() {
+                // Few clients ask twice.
+                self.amendments = VecDeque::new();
+            }
+        }
         self.silence.next_command();
         while let Some(Command::Blank) = self.owed.front() {
             self.owed.pop_front();
@@ -410,12 +456,16 @@ impl Silence {
 }
 
 /// Takes one command off a queue.
-fn take_one(queue: &mut VecDeque<Command>) {
-    match queue.front_mut() {
-        Some(Command::Ordinary(times)) if *times > 1 => *times -= 1,
-        _ => drop(queue.pop_front()),
-    }
+fn take_one(queue: &mut VecDeque<Command>) -> Option<Command> {
+    let taken = match queue.front_mut() {
+        Some(Command::Ordinary(times)) if *times > 1 => {
+            *times -= 1;
+            Some(Command::Ordinary(1))
+        }
+        _ => queue.pop_front(),
+    };
     if queue.is_empty() && queue.capacity() > KEPT_CAPACITY {
         *queue = VecDeque::new();
     }
+    taken
 }

@@ -3,9 +3,13 @@
 //!
 //! Clients ask for it on connecting: redis-cli to complete and explain, cluster-aware libraries to
 //! find the keys. The lock commands ([`LOCK_COMMANDS`]) belong into Redis's own replies as well where
-//! a Redis stands behind this gate, so the writers here make single entries, in the very form that
-//! Redis has them (7.0: ten fields of `COMMAND INFO`; the map of `COMMAND DOCS`).
+//! a Redis stands behind this gate ([`amend`](super::amend)), so the writers here make single
+//! entries, in the very form that Redis has them (the fields of `COMMAND INFO`; the map of
+//! `COMMAND DOCS`).
 
+use bytes::Bytes;
+
+use super::glob;
 use crate::resp::Writer;
 
 mod locks;
@@ -13,6 +17,9 @@ mod ordinary;
 
 pub use locks::LOCK_COMMANDS;
 pub use ordinary::ORDINARY_COMMANDS;
+
+/// Fields of an entry of `COMMAND` since Redis 7. Redis 6 has the first seven, older ones six.
+pub const INFO_FIELDS: usize = 10;
 
 /// One command, or one subcommand.
 #[derive(Debug)]
@@ -81,9 +88,10 @@ impl Entry {
             .map_or(self.name, |(_, short)| short)
     }
 
-    /// Writes the entry of `COMMAND` and `COMMAND INFO`.
-    pub fn write_info(&self, out: &mut Writer<'_>) {
-        out.array(10);
+    /// Writes the entry of `COMMAND` and `COMMAND INFO` with its first `fields` fields: 6 (before
+    /// Redis 6), 7 (Redis 6), or [`INFO_FIELDS`].
+    pub fn write_info(&self, fields: usize, out: &mut Writer<'_>) {
+        out.array(fields);
         out.bulk(self.name);
         out.integer(self.arity);
         write_words(out, self.flags, "");
@@ -91,7 +99,13 @@ impl Entry {
         for _ in 0..3 {
             out.integer(i64::from(self.key.is_some()));
         }
+        if fields < 7 {
+            return;
+        }
         write_words(out, self.categories, "@");
+        if fields < INFO_FIELDS {
+            return;
+        }
         out.set(0); // tips
         match &self.key {
             None => out.set(0),
@@ -105,7 +119,7 @@ impl Entry {
         }
         out.array(self.subcommands.len());
         for subcommand in self.subcommands {
-            subcommand.write_info(out);
+            subcommand.write_info(fields, out);
         }
     }
 
@@ -137,12 +151,44 @@ impl Entry {
     }
 }
 
+/// Which commands are shown.
+pub type Filter = Box<dyn Fn(&Entry) -> bool>;
+
+/// Which commands `COMMAND LIST` shows with these arguments; none where they are wrong. Redis looks
+/// at subcommands, too.
+pub fn filter(arguments: &[Bytes]) -> Option<Filter> {
+    let (by, what) = match arguments {
+        [] => return Some(Box::new(|_| true)),
+        [word, by, what] if word.eq_ignore_ascii_case(b"FILTERBY") => (by, what),
+        _ => return None,
+    };
+    let what = what.to_ascii_lowercase();
+    if by.eq_ignore_ascii_case(b"PATTERN") {
+        Some(Box::new(move |entry| {
+            glob::matches(&what, entry.name.as_bytes())
+        }))
+    } else if by.eq_ignore_ascii_case(b"ACLCAT") {
+        Some(Box::new(move |entry| {
+            entry.categories.iter().any(|name| name.as_bytes() == what)
+        }))
+    } else if by.eq_ignore_ascii_case(b"MODULE") {
+        Some(Box::new(|_| false))
+    } else {
+        None
+    }
+}
+
 impl KeyUse {
+    /// What is done with the key, in the words of key specifications.
+    pub fn write_flags(&self, out: &mut Writer<'_>) {
+        write_words(out, self.0, "");
+    }
+
     /// One key specification: the key is the argument after the name.
     fn write(&self, out: &mut Writer<'_>) {
         out.map(3);
         out.bulk("flags");
-        write_words(out, self.0, "");
+        self.write_flags(out);
         out.bulk("begin_search");
         out.map(2);
         out.bulk("type");

@@ -13,6 +13,7 @@
 mod support;
 
 mod basics;
+mod catalog;
 mod crowd;
 mod faults;
 mod headline;

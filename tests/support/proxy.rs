@@ -46,6 +46,7 @@ struct Faults {
     half_open: bool,
     drop_replies: bool,
     delay: Duration,
+    at_once: usize,
 }
 
 /// Every connection watches this from its beginning to its end; a message cuts it.
@@ -75,6 +76,7 @@ impl Proxy {
             half_open: false,
             drop_replies: false,
             delay: Duration::ZERO,
+            at_once: CHUNK_BYTES,
         });
         let connections = Arc::new(Mutex::new(Connections(watch::channel(()).0)));
         runtime.spawn(accept(
@@ -121,6 +123,11 @@ impl Proxy {
     /// How long bytes take, in each direction.
     pub(crate) fn delay(&self, delay: Duration) {
         self.faults.send_modify(|faults| faults.delay = delay);
+    }
+
+    /// How many bytes, at most, pass at once.
+    pub(crate) fn crumble(&self, at_once: usize) {
+        self.faults.send_modify(|faults| faults.at_once = at_once);
     }
 
     /// Whether what the server says is swallowed: commands arrive, and nobody learns what came of
@@ -270,8 +277,10 @@ async fn write(
 ) -> io::Result<()> {
     while let Some((due, chunk)) = chunks.recv().await {
         sleep_until(due).await;
-        opened(&mut faults).await?;
-        to.write_all(&chunk?).await?;
+        let at_once = opened(&mut faults).await?.at_once;
+        for crumb in chunk?.chunks(at_once) {
+            to.write_all(crumb).await?;
+        }
     }
     opened(&mut faults).await?;
     to.shutdown().await

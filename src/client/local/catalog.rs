@@ -3,10 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
-    client::{
-        glob,
-        table::{Entry, LOCK_COMMANDS, ORDINARY_COMMANDS},
-    },
+    client::table::{self, Entry, INFO_FIELDS, LOCK_COMMANDS, ORDINARY_COMMANDS},
     resp::Writer,
 };
 
@@ -28,7 +25,7 @@ fn named(name: &[u8]) -> Option<&'static Entry> {
 pub(super) fn write_all(out: &mut Writer<'_>) {
     out.array(commands().count());
     for entry in commands() {
-        entry.write_info(out);
+        entry.write_info(INFO_FIELDS, out);
     }
 }
 
@@ -55,7 +52,7 @@ fn write_info(names: &[Bytes], out: &mut Writer<'_>) {
     out.array(names.len());
     for name in names {
         match named(name) {
-            Some(entry) => entry.write_info(out),
+            Some(entry) => entry.write_info(INFO_FIELDS, out),
             None => out.null(),
         }
     }
@@ -74,39 +71,14 @@ fn write_docs(names: &[Bytes], out: &mut Writer<'_>) {
 }
 
 fn write_list(filter: &[Bytes], out: &mut Writer<'_>) {
-    let Some(names) = listed(filter) else {
+    let Some(shown) = table::filter(filter) else {
         return out.error("ERR syntax error");
     };
-    out.array(names.len());
-    for name in names {
-        out.bulk(name);
+    let entries: Vec<_> = all().filter(|entry| shown(entry)).collect();
+    out.array(entries.len());
+    for entry in entries {
+        out.bulk(entry.name);
     }
-}
-
-/// The names that `COMMAND LIST` shows; none where the filter is not one. With a filter, and only
-/// then, Redis looks at subcommands too.
-fn listed(filter: &[Bytes]) -> Option<Vec<&'static str>> {
-    let (by, what) = match filter {
-        [] => return Some(commands().map(|entry| entry.name).collect()),
-        [word, by, what] if word.eq_ignore_ascii_case(b"FILTERBY") => (by, what),
-        _ => return None,
-    };
-    let what = what.to_ascii_lowercase();
-    let shown: Box<dyn Fn(&Entry) -> bool> = if by.eq_ignore_ascii_case(b"PATTERN") {
-        Box::new(|entry| glob::matches(&what, entry.name.as_bytes()))
-    } else if by.eq_ignore_ascii_case(b"ACLCAT") {
-        Box::new(|entry| entry.categories.iter().any(|name| name.as_bytes() == what))
-    } else if by.eq_ignore_ascii_case(b"MODULE") {
-        Box::new(|_| false)
-    } else {
-        return None;
-    };
-    Some(
-        all()
-            .filter(|entry| shown(entry))
-            .map(|entry| entry.name)
-            .collect(),
-    )
 }
 
 const HELP: [&str; 13] = [

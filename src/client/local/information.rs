@@ -28,8 +28,8 @@ pub struct Facts<'a> {
     pub waiters: usize,
     /// Locks held or waited for at this gate.
     pub locks: usize,
-    /// Where the locks live: `embedded`, or host and port, without any password.
-    pub upstream: &'a str,
+    /// Host and port of the Redis where the locks live; none where they live in this process.
+    pub upstream: Option<(&'a str, u16)>,
 }
 
 type Section = (
@@ -49,26 +49,32 @@ const SECTIONS: [Section; 6] = [
 
 /// Writes the reply to `INFO`, with these sections or with all.
 pub(super) fn write(sections: &[Bytes], facts: &Facts<'_>, out: &mut Writer<'_>) {
-    let is_wanted = |name: &str| {
-        sections.is_empty()
-            || sections.iter().any(|section| {
-                [name, "default", "all", "everything"]
-                    .iter()
-                    .any(|word| section.eq_ignore_ascii_case(word.as_bytes()))
-            })
-    };
     let wanted: Vec<String> = SECTIONS
         .iter()
-        .filter(|(name, _)| is_wanted(name))
+        .filter(|(name, _)| is_wanted(name, sections))
         .map(section(facts))
         .collect();
     out.verbatim(&wanted.join("\r\n"));
+}
+
+/// Whether the reply to `INFO` with these arguments has the section `lockgate`.
+pub fn wants_lockgate_section(sections: &[Bytes]) -> bool {
+    is_wanted("Lockgate", sections)
 }
 
 /// The section `lockgate`, with its heading, as it also belongs into the reply of a Redis behind
 /// this gate. Its lines end in `\r\n`.
 pub fn lockgate_section(facts: &Facts<'_>) -> String {
     section(facts)(&("Lockgate", lockgate))
+}
+
+fn is_wanted(name: &str, sections: &[Bytes]) -> bool {
+    sections.is_empty()
+        || sections.iter().any(|section| {
+            [name, "default", "all", "everything"]
+                .iter()
+                .any(|word| section.eq_ignore_ascii_case(word.as_bytes()))
+        })
 }
 
 fn section<'a>(facts: &'a Facts<'_>) -> impl Fn(&Section) -> String + 'a {
@@ -117,8 +123,21 @@ fn cluster(text: &mut String, _facts: &Facts<'_>) -> std::fmt::Result {
 }
 
 fn lockgate(text: &mut String, facts: &Facts<'_>) -> std::fmt::Result {
+    let uptime_s = facts.now.millis_since(facts.started) / 1_000;
     write!(text, "lockgate_version:{LOCKGATE_VERSION}\r\n")?;
-    write!(text, "lockgate_upstream:{}\r\n", facts.upstream)?;
+    write!(text, "lockgate_process_id:{}\r\n", std::process::id())?;
+    write!(text, "lockgate_run_id:{}\r\n", facts.run_id)?;
+    write!(text, "lockgate_tcp_port:{}\r\n", facts.port)?;
+    write!(text, "lockgate_uptime_in_seconds:{uptime_s}\r\n")?;
+    match facts.upstream {
+        Some((host, port)) if host.contains(':') => {
+            write!(text, "lockgate_upstream:[{host}]:{port}\r\n")?
+        }
+        Some((host, port)) => write!(text, "lockgate_upstream:{host}:{port}\r\n")?,
+        None => write!(text, "lockgate_upstream:embedded\r\n")?,
+    }
+    write!(text, "lockgate_clients:{}\r\n", facts.clients)?;
+    write!(text, "lockgate_maxclients:{}\r\n", facts.max_clients)?;
     write!(text, "lockgate_locks:{}\r\n", facts.locks)?;
     write!(text, "lockgate_waiters:{}\r\n", facts.waiters)
 }

@@ -19,7 +19,7 @@ const FACTS: Facts<'static> = Facts {
     max_clients: 10_000,
     waiters: 5,
     locks: 2,
-    upstream: "embedded",
+    upstream: None,
 };
 
 const BOTH: [Protocol; 2] = [Protocol::Resp2, Protocol::Resp3];

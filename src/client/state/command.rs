@@ -8,6 +8,8 @@ use crate::resp::{Protocol, RequestScanner};
 pub(super) enum Command {
     /// So many in a row that get one reply each.
     Ordinary(u64),
+    /// An ordinary one whose reply lockgate adds to.
+    Amended,
     /// `SUBSCRIBE`, `UNSUBSCRIBE` and their kind: confirmed once for each channel named.
     Confirm {
         confirmation: Confirmation,
@@ -185,10 +187,10 @@ impl Command {
         }
     }
 
-    /// One of a row of ordinary commands; any other as it is.
+    /// One of a row of ordinary commands; any other as it is. In a transaction, nothing is amended.
     pub(super) fn alone(self) -> Self {
         match self {
-            Self::Ordinary(_) => Self::Ordinary(1),
+            Self::Ordinary(_) | Self::Amended => Self::Ordinary(1),
             other => other,
         }
     }

@@ -138,7 +138,7 @@ impl State {
         }
         let done = !reply.is_error();
         match command {
-            Command::Ordinary(_) | Command::Publish | Command::Nobodys => {}
+            Command::Ordinary(_) | Command::Amended | Command::Publish | Command::Nobodys => {}
             Command::Exec => return self.exec_answered(reply),
             _ if !done => self.failed(command, reply),
             // Only the commands above may be answered by anything inside MULTI.
