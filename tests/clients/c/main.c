@@ -60,6 +60,7 @@ static void expect_nil(redisContext *redis, const char *format, ...) {
 static redisContext *connect_to_gate(void) {
     redisContext *redis = redisConnect(host, port);
     CHECK(redis != NULL && redis->err == 0, "cannot connect: %s", redis == NULL ? "" : redis->errstr);
+    redisSetTimeout(redis, (struct timeval){.tv_sec = 20});
     if (password != NULL) {
         expect_text(redis, "OK", "AUTH %s", password);
     }
