@@ -157,7 +157,7 @@ public final class UseJedis {
         try (Lock lock = Lock.take(jedis, key)) {
             insisting = inThread(() -> {
                 String token = UUID.randomUUID().toString();
-                try (Jedis impatient = new Jedis(address, settings().blockingSocketTimeoutMillis(500).build())) {
+                try (Jedis impatient = new Jedis(address, settings().blockingSocketTimeoutMillis(2_000).build())) {
                     impatient.sendBlockingCommand(Command.LOCK, key, "TOKEN", token);
                     timedOut.complete(false);
                 } catch (JedisConnectionException timeout) {
