@@ -134,8 +134,8 @@ struct Asked {
     again: bool,
     /// It was brought about by a push.
     on_push: bool,
-    /// Connections that told of a change meanwhile.
-    dirty: Vec<LinkId>,
+    /// What connections told meanwhile.
+    dirty: Vec<Dirty>,
     /// The store said "not now": to be asked again at this moment.
     retry_at: Option<Time>,
     /// Who may come to hold the lock by it named the token itself.
@@ -144,6 +144,14 @@ struct Asked {
     own: bool,
     /// The store lost data meanwhile; with the tokens of [`Event::Forgot`].
     forgotten: Option<Vec<Token>>,
+}
+
+/// A connection told of a change while a question was on its way, or broke.
+#[derive(Debug, Clone, Copy)]
+struct Dirty {
+    link: LinkId,
+    /// It broke and nobody told of a change; when to ask about that.
+    ask_at: Option<Time>,
 }
 
 impl Queue {
@@ -424,8 +432,11 @@ impl Queue {
         }
         if let Some(asked) = &mut self.asked {
             // On the wire it may have come before the answer or after it.
-            if !asked.dirty.contains(&link) && !planted(Fault::NoDirtyMark) {
-                asked.dirty.push(link);
+            match asked.dirty.iter_mut().find(|dirty| dirty.link == link) {
+                _ if planted(Fault::NoDirtyMark) => {}
+                // What was told of a change stays told when the connection breaks.
+                Some(dirty) => dirty.ask_at = dirty.ask_at.and(ask_at),
+                None => asked.dirty.push(Dirty { link, ask_at }),
             }
         } else if self.armed == Some(link) {
             self.armed = None;

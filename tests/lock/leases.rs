@@ -332,6 +332,20 @@ fn a_writing_back_that_was_not_answered_is_sent_again() {
     ]);
 }
 
+/// It broke with the answer to the first writing back on it: nobody told of a change.
+#[test]
+fn a_lease_is_written_back_again_when_the_connection_broke_meanwhile() {
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("forgot", "restore a 30000"),
+        ("deaf", ""),
+        ("granted 8", "check"),
+        ("forgot", ""),
+        ("unknown", "restore a 30000"),
+    ]);
+}
+
 /// The user may not write just now, or memory is short. (Found by the simulator.)
 #[test]
 fn a_writing_back_that_was_refused_is_tried_again_until_the_lease_is_over() {

@@ -3,12 +3,12 @@
 
 use bytes::Bytes;
 
-use super::{Asked, Belief, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
+use super::{Asked, Belief, Dirty, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
 use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
     vocabulary::{
-        Action, Answer, Deadline, LinkId, Outcome, Question, Refusal, Reply, Time, Token, UserId,
+        Action, Answer, Deadline, Outcome, Question, Refusal, Reply, Time, Token, UserId,
     },
 };
 
@@ -77,11 +77,11 @@ impl Queue {
 
     /// Connections told of a change while a question was on its way, which was answered or dropped:
     /// somebody changed the lock since, or just before; only the store knows.
-    pub(super) fn heed(&mut self, dirty: &[LinkId], turn: &Turn<'_>) {
-        if let Some(link) = self.armed.filter(|link| dirty.contains(link))
+    pub(super) fn heed(&mut self, dirty: &[Dirty], turn: &Turn<'_>) {
+        if let Some(&Dirty { link, ask_at }) = dirty.iter().find(|d| self.armed == Some(d.link))
             && self.belief.is_some()
         {
-            self.changed(link, None, turn);
+            self.changed(link, ask_at, turn);
         }
     }
 
