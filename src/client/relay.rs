@@ -296,3 +296,59 @@ impl Amending {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::{RequestScanner, Step};
+
+    fn sent(state: &mut State, commands: &[u8]) {
+        let (mut scanner, mut at) = (RequestScanner::new(), 0);
+        while at < commands.len() {
+            let (count, step) = scanner.scan(&commands[at..]);
+            at += count;
+            if step == Ok(Step::End) {
+                assert_eq!(state.sent(&scanner), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_is_hidden_however_the_bytes_are_cut() {
+        let pieces: [(&[u8], bool); 4] = [
+            (b"+OK\r\n", false),
+            (b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", true),
+            (b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n", true),
+            (b"*2\r\n$4\r\npong\r\n$0\r\n\r\n", false),
+        ];
+        let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.0.to_vec()).collect();
+        let shown = pieces.iter().filter(|piece| piece.1);
+        let shown: Vec<u8> = shown.flat_map(|piece| piece.0.to_vec()).collect();
+        for size in 1..=all.len() {
+            let (mut replies, mut state) = (ReplyScanner::new(), State::new());
+            let (mut undecided, mut client) = (Undecided::default(), BytesMut::new());
+            sent(&mut state, b"CLIENT REPLY OFF\nSUBSCRIBE a\nPING\n");
+            for bytes in all.chunks(size) {
+                let counted = count(&mut replies, &mut state, &mut undecided, bytes, &mut client);
+                assert_eq!(counted, Ok(()));
+            }
+            assert_eq!(client, shown, "{size} bytes at a time");
+            assert!(state.settled());
+        }
+    }
+
+    #[test]
+    fn a_blank_line_that_comes_late_spends_a_skip() {
+        let (mut replies, mut state) = (ReplyScanner::new(), State::new());
+        let (mut undecided, mut client) = (Undecided::default(), BytesMut::new());
+        let mut read = |state: &mut State, bytes| {
+            count(&mut replies, state, &mut undecided, bytes, &mut client)
+        };
+        sent(&mut state, b"CLIENT REPLY SKIP\n");
+        assert_eq!(read(&mut state, b"+OK\r\n"), Ok(()));
+        state.sent_blank();
+        sent(&mut state, b"PING\n");
+        assert_eq!(read(&mut state, b"+PONG\r\n"), Ok(()));
+        assert_eq!(&client[..], b"+PONG\r\n");
+    }
+}

@@ -161,12 +161,18 @@ impl Way {
         let mut line = Line::connect(self.address, cuts);
         for (number, step) in case.steps.iter().enumerate() {
             match step {
-                Step::Send(bytes) | Step::Last(bytes) => line.later(bytes),
+                Step::Send(bytes) | Step::Last(bytes) => {
+                    line.sometimes_now();
+                    line.later(bytes);
+                }
                 Step::Big(bytes) => {
                     line.later(&frame(&["SET", "b", &"v".repeat(*bytes)]));
                     line.later(&frame(&["GET", "b"]));
                 }
-                Step::Lock(lock) => line.later(&lock.bytes()),
+                Step::Lock(lock) => {
+                    line.sometimes_now();
+                    line.later(&lock.bytes());
+                }
                 Step::Other(command) => {
                     let settled = line.settle(&format!("BEFORE-{number}-"));
                     self.admin.say(command);
@@ -213,6 +219,14 @@ impl Line {
 
     fn later(&mut self, bytes: &[u8]) {
         self.unsent.extend_from_slice(bytes);
+    }
+
+    /// Now and then what is to be sent ends with a command, and the next one comes a while later.
+    fn sometimes_now(&mut self) {
+        if self.cuts.as_mut().is_some_and(|cuts| cuts.below(8) == 0) {
+            self.write();
+            thread::sleep(Duration::from_micros(300));
+        }
     }
 
     /// Waits until everything sent so far was answered. False: the connection ended.

@@ -61,3 +61,15 @@ fn a_select_in_silence() {
         ],
     );
 }
+
+/// A list in the silence of a transaction that has subscribed is no message.
+#[test]
+fn a_transaction_that_subscribes_and_is_silent() {
+    same(
+        0,
+        &[
+            send(b"MULTI\r\nSUBSCRIBE a b\r\nCLIENT REPLY OFF\r\nMGET s\r\nMGET s n t\r\n"),
+            send(b"PUBLISH a own\r\nHELLO\r\nEXEC\r\nPING\r\nPUNSUBSCRIBE\r\n"),
+        ],
+    );
+}

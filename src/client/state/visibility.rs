@@ -36,8 +36,13 @@ impl State {
             b'>' => true,
             b'*' if self.subscribed() => match reply.length() {
                 None => return Visibility::Undecided,
-                // The reply to PING; messages and confirmations have three elements or four.
-                length => length != Some(2),
+                // Confirmations and messages have so many elements. Where a transaction has subscribed,
+                // what may be either a message or a list is no message: see `received_aside`.
+                Some(3 | 4) => {
+                    self.executing.is_empty() || !matches!(command, Command::Ordinary(_))
+                }
+                // The reply to PING, and in a transaction any.
+                Some(_) => false,
             },
             b'*' => command.confirmed_by().is_some(),
             // In attributes, before the kind is known: only replies have them.
