@@ -137,8 +137,10 @@ fn check_overlap(
     let losses: Vec<_> = history
         .incidents
         .iter()
-        .filter(|i| i.what.is_loss() && one.may_be_lost_in(i) && other.begins_after(i))
-        .filter(|loss| ends <= loss.to + one.tenure.lease)
+        .filter(|i| i.what.is_loss())
+        // Who is known later of the two may all the same be the one who had it before: the reply to its
+        // `RELOCK` was under way while the data was lost.
+        .filter(|loss| one.may_be_ended_by(loss, other) || other.may_be_ended_by(loss, one))
         .collect();
     let Some(first) = losses.first() else {
         verdict.violations.push(format!(
@@ -180,6 +182,12 @@ fn gates_were_well(history: &History, from: Micros, to: Micros) -> bool {
 }
 
 impl Owned<'_> {
+    /// Whether this ownership may have ended with that loss, so that the next one could begin.
+    fn may_be_ended_by(&self, loss: &Incident, next: &Self) -> bool {
+        let ends = self.to.min(next.to);
+        self.may_be_lost_in(loss) && next.begins_after(loss) && ends <= loss.to + self.tenure.lease
+    }
+
     /// Whether all that is known for certain of this ownership is from before the end of the loss.
     fn may_be_lost_in(&self, loss: &Incident) -> bool {
         let known = match self.tenure.session {

@@ -116,6 +116,23 @@ fn two_owners_at_a_time_are_found() {
 }
 
 #[test]
+fn a_loss_of_data_excuses_a_reply_that_was_under_way() {
+    let first = tenure("a", 0, 800_000);
+    let answered_late = Tenure {
+        read: START + 1_500_000,
+        ..extended(&first, 800_000, 1_600_000)
+    };
+    let tenures = [first, answered_late, tenure("b", 1_100_000, 1_900_000)];
+    is_found(&tenures, &[], "two own");
+    is_right(&tenures, &[incident(What::Flushed, 900_000, 950_000)]);
+    is_found(
+        &tenures,
+        &[incident(What::Flushed, 700_000, 750_000)],
+        "two own",
+    );
+}
+
+#[test]
 fn a_lease_that_is_over_is_nobodys() {
     let overstays = || tenure("a", 0, 5 * SECOND);
     is_right(&[overstays(), tenure("b", 2 * SECOND, 3 * SECOND)], &[]);
