@@ -10,6 +10,7 @@ use super::{
     Shared,
     amend::{self, Amendment},
     local::{Local, Then},
+    pipe::Pipe,
     relay::{Broken, Relay},
     state::{State, Uncountable},
 };
@@ -253,6 +254,14 @@ impl Back {
         }
     }
 
+    /// The open connection to Redis, on which ordinary commands pass as they are read.
+    pub(super) fn pipe(&mut self) -> Option<&mut Pipe> {
+        match self {
+            Self::Relay(relay) => relay.pipe(),
+            Self::Local(_) => None,
+        }
+    }
+
     /// Nothing more goes to Redis.
     pub(super) fn close_writing(&mut self) {
         if let Self::Relay(relay) = self {
@@ -265,7 +274,7 @@ impl Back {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut BytesMut,
+        client: &mut Pipe,
         most: usize,
         shared: &Shared,
     ) -> Result<bool, Broken> {

@@ -17,8 +17,9 @@
 //! - [`glob`]: Redis's patterns.
 
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
     io,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -130,9 +131,20 @@ pub async fn serve(
     let Ok(mut session) = Session::new(shared, stream, &peer, id) else {
         return;
     };
-    tokio::select! {
-        () = poll_fn(|cx| session.poll(cx)) => return,
-        _ = shutdown.wait_for(|shutdown| *shutdown) => session.drain(),
-    }
-    poll_fn(|cx| session.poll(cx)).await;
+    let changes = shutdown.clone();
+    let mut told = pin!(shutdown.wait_for(|shutdown| *shutdown));
+    let (mut awaited, mut draining) = (false, false);
+    poll_fn(|cx| {
+        // A task has one waker, so to wait for what changes once it is enough to be polled once; the
+        // session is polled with every packet.
+        if !draining && (!awaited || changes.has_changed().unwrap_or(true)) {
+            awaited = true;
+            if told.as_mut().poll(cx).is_ready() {
+                draining = true;
+                session.drain();
+            }
+        }
+        session.poll(cx)
+    })
+    .await;
 }

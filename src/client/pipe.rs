@@ -2,8 +2,8 @@
 //! connection has none.
 
 use std::{
+    cell::RefCell,
     io,
-    mem::MaybeUninit,
     pin::Pin,
     task::{Context, Poll, Waker},
     time::Duration,
@@ -17,6 +17,17 @@ use tokio::{
 };
 
 use crate::limits::READ_BYTES;
+
+thread_local! {
+    /// Where bytes are read to. One for each thread, so that thousands of idle connections hold no
+    /// buffer, and what can be written on at once costs no allocation.
+    static SPACE: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
+}
+
+/// Lends the space that bytes are read to. It is not lent twice at a time.
+pub(super) fn with_space<T>(f: impl FnOnce(&mut [u8]) -> T) -> T {
+    SPACE.with_borrow_mut(|space| f(space))
+}
 
 /// A socket, what was read from it and not yet used, and what is to be written to it.
 #[derive(Debug)]
@@ -68,27 +79,40 @@ impl Pipe {
         Ok(sockopt::set_socket_keepalive(&self.stream, true)?)
     }
 
-    /// Reads once, up to [`READ_BYTES`], if there is anything: returns the bytes read, by `take`,
-    /// which is given them, or none at the end.
-    pub(super) fn poll_read(
+    /// Reads once, if there is anything, into `space` ([`with_space`]): returns the bytes read, none
+    /// at the end.
+    pub(super) fn poll_read<'a>(
         &mut self,
         cx: &mut Context<'_>,
-        take: impl FnOnce(&mut Self, &[u8]),
-    ) -> Poll<io::Result<()>> {
-        // On the stack, so that thousands of idle connections hold no buffer.
-        let mut space = [MaybeUninit::uninit(); READ_BYTES];
-        let mut space = ReadBuf::uninit(&mut space);
-        match Pin::new(&mut self.stream).poll_read(cx, &mut space) {
+        space: &'a mut [u8],
+    ) -> Poll<io::Result<&'a [u8]>> {
+        let mut read = ReadBuf::new(&mut *space);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
             Poll::Ready(Ok(())) => {
-                self.ended = space.filled().is_empty();
-                take(self, space.filled());
-                Poll::Ready(Ok(()))
+                let count = read.filled().len();
+                self.ended = count == 0;
+                Poll::Ready(Ok(&space[..count]))
             }
             Poll::Ready(Err(error)) => {
                 self.ended = true;
                 Poll::Ready(Err(error))
             }
             Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Writes these bytes at once, where nothing waits before them and the socket takes them; the
+    /// rest is to be written. What fails here is found by [`Pipe::poll_flush`].
+    pub(super) fn send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
+        let mut sent = 0;
+        if self.outbox.is_empty()
+            && !bytes.is_empty()
+            && let Poll::Ready(Ok(count)) = Pin::new(&mut self.stream).poll_write(cx, bytes)
+        {
+            sent = count;
+        }
+        if sent < bytes.len() {
+            self.outbox.extend_from_slice(&bytes[sent..]);
         }
     }
 

@@ -17,7 +17,7 @@ use super::{
     address::Address,
     amend::Amender,
     local::information,
-    pipe::Pipe,
+    pipe::{Pipe, with_space},
     state::{State, Uncountable, Visibility},
 };
 use crate::{resp::ReplyScanner, store::Later};
@@ -127,6 +127,14 @@ impl Relay {
         self.pass_on(&mut BytesMut::from(bytes), bytes.len());
     }
 
+    /// The connection, where it is open.
+    pub(super) fn pipe(&mut self) -> Option<&mut Pipe> {
+        match &mut self.link {
+            Link::Open(pipe) => Some(pipe),
+            _ => None,
+        }
+    }
+
     /// Nothing more goes to Redis.
     pub(super) fn close_writing(&mut self) {
         self.closing = true;
@@ -140,7 +148,7 @@ impl Relay {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut BytesMut,
+        client: &mut Pipe,
         most: usize,
         shared: &Shared,
     ) -> Result<bool, Broken> {
@@ -164,18 +172,23 @@ impl Relay {
         // Where Redis reads no more it may still have said why.
         let _ = pipe.poll_flush(cx);
         let mut moved = pipe.outbox.len() < backlog;
-        if client.len() < most {
+        if client.outbox.len() < most {
             let (replies, state) = (&mut self.replies, &mut self.state);
             let (undecided, amending) = (&mut self.undecided, &mut self.amending);
-            let mut counted = Ok(());
-            let read = pipe.poll_read(cx, |_, bytes| {
-                counted = if state.amends() {
-                    amending.count(replies, state, undecided, bytes, client, shared)
-                } else {
-                    count(replies, state, undecided, bytes, client)
+            let counted = with_space(|space| {
+                let Poll::Ready(read) = pipe.poll_read(cx, space) else {
+                    return Ok(());
                 };
+                moved = true;
+                let bytes = read.unwrap_or_default();
+                if state.amends() {
+                    let client = &mut client.outbox;
+                    return amending.count(replies, state, undecided, bytes, client, shared);
+                }
+                count(replies, state, undecided, bytes, |shown| {
+                    client.send(cx, shown)
+                })
             });
-            moved |= read.is_ready();
             counted.map_err(Broken::Uncountable)?;
             if pipe.ended {
                 self.link = Link::Ended;
@@ -215,18 +228,19 @@ fn count(
     state: &mut State,
     undecided: &mut Undecided,
     bytes: &[u8],
-    client: &mut BytesMut,
+    mut show: impl FnMut(&[u8]),
 ) -> Result<(), Uncountable> {
-    // What is shown is copied in as few pieces as can be.
+    // What is shown is written in as few pieces as can be.
     let (mut shown_from, mut at) = (0, 0);
     while at < bytes.len() {
         let (count, visibility, received) = state.receive(replies, &bytes[at..]);
         let from = at;
         at += count;
         match visibility {
-            Visibility::Shown => client.extend_from_slice(undecided.take()),
+            Visibility::Shown if undecided.len > 0 => show(undecided.take()),
+            Visibility::Shown => {}
             Visibility::Hidden | Visibility::Undecided => {
-                client.extend_from_slice(&bytes[shown_from..from]);
+                show(&bytes[shown_from..from]);
                 shown_from = at;
             }
         }
@@ -239,16 +253,16 @@ fn count(
             Ok(_) => {}
             // Why it closes the connection.
             Err(Uncountable::Unasked) => {
-                client.extend_from_slice(&bytes[shown_from..at]);
+                show(&bytes[shown_from..at]);
                 return Err(Uncountable::Unasked);
             }
             Err(error) => {
-                client.extend_from_slice(&bytes[shown_from..from.max(shown_from)]);
+                show(&bytes[shown_from..from.max(shown_from)]);
                 return Err(error);
             }
         }
     }
-    client.extend_from_slice(&bytes[shown_from..]);
+    show(&bytes[shown_from..]);
     Ok(())
 }
 

@@ -21,31 +21,30 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::{net::TcpStream, time::Sleep};
 use tracing::warn;
 
 use super::{
     Shared,
     ahead::Ahead,
-    amend::{self, Amendment},
     answer,
     back::Back,
-    command::Verb,
     held::Held,
-    pipe::Pipe,
+    pipe::{Pipe, with_space},
     relay::Broken,
 };
 use crate::{
     error::SHUTDOWN,
     gate::{self, Answer, Grant, Info, Pending},
-    limits::{LEAST_BUFFER_BYTES, LINE_BYTES, LOCK_COMMAND_BYTES},
+    limits::{LEAST_BUFFER_BYTES, LINE_BYTES},
     lock::Token,
-    resp::{Protocol, RequestScanner, Step, arguments},
+    resp::{Protocol, RequestScanner},
     store::Later,
 };
 
 mod locking;
+mod passing;
 
 /// How often to look whether a client that is not read from has closed.
 const LOOK_FOR_CLOSE: Duration = Duration::from_millis(50);
@@ -255,14 +254,19 @@ impl Session {
         if !self.reads() {
             return false;
         }
-        let read = self
-            .client
-            .poll_read(cx, |client, bytes| client.inbox.extend_from_slice(bytes));
-        if let Poll::Ready(Err(_)) = read {
-            self.mute();
-        }
+        let is_ready = with_space(|space| {
+            match self.client.poll_read(cx, space) {
+                Poll::Ready(Ok(bytes)) => {
+                    let passed = self.pass_through(cx, bytes);
+                    self.client.inbox.extend_from_slice(&bytes[passed..]);
+                }
+                Poll::Ready(Err(_)) => self.mute(),
+                Poll::Pending => return false,
+            }
+            true
+        });
         self.left |= self.client.ended;
-        read.is_ready()
+        is_ready
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> bool {
@@ -371,10 +375,7 @@ impl Session {
             self.back.close_writing();
         }
         let most = self.shared.limits.relay_bytes;
-        match self
-            .back
-            .poll(cx, &mut self.client.outbox, most, &self.shared)
-        {
+        match self.back.poll(cx, &mut self.client, most, &self.shared) {
             Ok(moved) => {
                 if self.back.has_ended() && !self.closing {
                     self.abandon();
@@ -458,197 +459,5 @@ impl Session {
     fn stay(&mut self, turn: Turn) -> bool {
         self.turn = turn;
         false
-    }
-
-    /// Reads on in the inbox: ordinary commands pass, a lock command has the next turn.
-    fn dispatch(&mut self) -> bool {
-        let before = self.client.inbox.len() - self.scanned;
-        while matches!(self.turn, Turn::Open)
-            && self.scanned < self.client.inbox.len()
-            && self.has_room()
-        {
-            if self.back.is_plain_pipe() {
-                self.scanned = self.client.inbox.len();
-                self.passing = self.scanned;
-                break;
-            }
-            let (count, step) = self.scanner.scan(&self.client.inbox[self.scanned..]);
-            self.scanned += count;
-            match step {
-                Ok(step) => self.step(step),
-                Err(error) => self.fail(format!("ERR {error}")),
-            }
-        }
-        self.pass_on();
-        self.client.inbox.len() - self.scanned < before
-    }
-
-    fn has_room(&self) -> bool {
-        let most = self.shared.limits.relay_bytes;
-        self.back.backlog() + self.passing < most
-            && self.client.outbox.len() < most
-            && self.back.has_room()
-    }
-
-    fn step(&mut self, step: Step) {
-        match step {
-            Step::More => {}
-            Step::Named if self.frame != Frame::Unnamed => {}
-            Step::Named => {
-                let name = self.scanner.name();
-                self.frame = if Verb::of(name).is_some() {
-                    Frame::Lock
-                } else if self.back.keeps(name) {
-                    Frame::Kept
-                } else {
-                    Frame::Ordinary
-                };
-            }
-            Step::Blank => return self.blank(),
-            Step::End => {
-                return match std::mem::replace(&mut self.frame, Frame::Unnamed) {
-                    Frame::Lock => self.lock_command(),
-                    Frame::Kept => self.kept_command(),
-                    Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
-                    Frame::Excess => self.excess(),
-                };
-            }
-        }
-        let is_long = self.scanned - self.passing > LOCK_COMMAND_BYTES;
-        match self.frame {
-            // So long a name or line is no lock command, and so long a CLIENT no CLIENT REPLY;
-            // and to so long a COMMAND nothing is added.
-            Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
-            Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
-            Frame::Ordinary | Frame::Lock if is_long => self.frame = Frame::Excess,
-            Frame::Excess => drop(self.take_frame()),
-            _ => {}
-        }
-    }
-
-    fn excess(&mut self) {
-        self.take_frame();
-        self.ahead.turn(self.frame_bytes());
-        let what = if self.back.streams() {
-            "a lock command"
-        } else {
-            "without a Redis a command"
-        };
-        self.turn = Turn::Refusing(format!("ERR {what} has {LOCK_COMMAND_BYTES} bytes at most"));
-    }
-
-    /// The front of the inbox up to the frame being read goes to Redis.
-    fn pass_on(&mut self) {
-        if self.passing > 0 {
-            self.back.pass_on(&mut self.client.inbox, self.passing);
-            self.scanned -= self.passing;
-            self.passing = 0;
-        }
-    }
-
-    /// Takes the frame just read out of the inbox.
-    fn take_frame(&mut self) -> Bytes {
-        self.pass_on();
-        let frame = self.client.inbox.split_to(self.scanned).freeze();
-        self.scanned = 0;
-        if self.client.inbox.is_empty() {
-            self.client.inbox = BytesMut::new();
-        }
-        frame
-    }
-
-    fn blank(&mut self) {
-        self.ahead.passed_blank(self.scanned - self.passing);
-        if self.back.streams() && self.back.is_used() {
-            self.passing = self.scanned;
-            self.back.sent_blank();
-        } else {
-            self.take_frame();
-        }
-    }
-
-    fn frame_bytes(&self) -> usize {
-        usize::try_from(self.scanner.frame_bytes()).unwrap_or(usize::MAX)
-    }
-
-    fn ordinary_command(&mut self) {
-        self.left |= self.scanner.name().eq_ignore_ascii_case(b"QUIT");
-        self.ahead.turn(self.frame_bytes());
-        if self.back.streams() {
-            self.passing = self.scanned;
-            self.sent();
-            // It was longer than what is kept, and is on its way.
-            if self.back.stand_in(&self.scanner).is_some() {
-                self.fail("ERR Protocol error: too long argument of CLIENT REPLY".to_owned());
-            }
-            return;
-        }
-        let frame = self.take_frame();
-        match arguments(&frame, LOCK_COMMAND_BYTES) {
-            Ok(arguments) => {
-                self.closing |= self
-                    .back
-                    .answer(&arguments, &mut self.client.outbox, &self.shared);
-            }
-            Err(error) => self.fail(format!("ERR {error}")),
-        }
-    }
-
-    fn sent(&mut self) {
-        if let Err(error) = self.back.sent(&self.scanner) {
-            self.fail(format!("ERR {error}"));
-        }
-    }
-
-    fn kept_command(&mut self) {
-        if let Some(amendment) = self.amendment() {
-            self.ahead.turn(self.frame_bytes());
-            self.passing = self.scanned;
-            self.back.sent_amended(amendment);
-        } else if let Some(stand_in) = self.back.stand_in(&self.scanner) {
-            let frame = self.take_frame();
-            self.ahead.turn(frame.len());
-            self.back.pass_on_own(stand_in);
-            self.sent();
-        } else if self.back.may_become_pipe(&self.scanner) {
-            let frame = self.take_frame();
-            self.ahead.turn(frame.len());
-            self.turn = Turn::Next(frame);
-        } else {
-            self.ordinary_command();
-        }
-    }
-
-    /// What is to be done to the reply to the command just read.
-    fn amendment(&self) -> Option<Amendment> {
-        let is_one = amend::is_amended(self.scanner.name());
-        let frame = &self.client.inbox[self.passing..self.scanned];
-        if !is_one || frame.len() > LOCK_COMMAND_BYTES {
-            return None;
-        }
-        let arguments = arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES);
-        Amendment::of(&arguments.ok()?)
-    }
-
-    fn lock_command(&mut self) {
-        let frame = self.take_frame();
-        self.turn = match self.ahead.turn(frame.len()) {
-            // It overtook: its answer is there, or on its way.
-            Some(pending) => {
-                self.silent = self.back.silences();
-                Turn::Running(Running {
-                    pending,
-                    waiting: None,
-                })
-            }
-            None => Turn::Next(frame),
-        };
-    }
-
-    fn fail(&mut self, text: String) {
-        self.pass_on();
-        self.client.inbox.clear();
-        self.scanned = 0;
-        self.turn = Turn::Failing(text);
     }
 }

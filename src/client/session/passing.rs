@@ -1,0 +1,277 @@
+//! What a client sends, command by command: ordinary ones pass to Redis, a lock command has the next
+//! turn.
+//!
+//! Most bytes are ordinary commands with nothing before them: they are looked at where they were read,
+//! and written on from there. Everything else waits in the inbox: what stands behind a lock command, what
+//! begins with one, and what is not whole enough to tell.
+
+use std::task::Context;
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Frame, Running, Session, Turn};
+use crate::{
+    client::{
+        amend::{self, Amendment},
+        command::Verb,
+    },
+    limits::LOCK_COMMAND_BYTES,
+    resp::{RequestScanner, Step, arguments},
+};
+
+impl Session {
+    /// The way of most bytes: ordinary commands that were just read, with nothing kept before them,
+    /// pass to Redis without waiting in the inbox. Returns how many bytes of the front did.
+    pub(super) fn pass_through(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> usize {
+        let is_next = matches!(self.turn, Turn::Open) && self.client.inbox.is_empty();
+        let named = matches!(self.frame, Frame::Unnamed | Frame::Ordinary);
+        if !is_next || !named || self.back.is_plain_pipe() || self.back.pipe().is_none() {
+            return 0;
+        }
+        let (mut read, mut passing, mut doubt) = (0, 0, None);
+        while read < bytes.len() && self.has_room(passing) {
+            let (count, step) = self.scanner.scan(&bytes[read..]);
+            read += count;
+            match step {
+                Ok(Step::More) => {}
+                Ok(Step::Named) if self.frame == Frame::Ordinary => {}
+                Ok(Step::Named) if self.is_ordinary() => {
+                    self.frame = Frame::Ordinary;
+                }
+                Ok(Step::End) if self.frame == Frame::Ordinary => {
+                    self.frame = Frame::Unnamed;
+                    passing = read;
+                    doubt = self.count_ordinary().err();
+                    if doubt.is_some() || self.back.is_plain_pipe() {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+            if self.frame == Frame::Ordinary {
+                passing = read;
+            }
+        }
+        if passing < read {
+            // What this frame is shows in the inbox.
+            self.scanner = RequestScanner::new();
+        }
+        if let Some(pipe) = self.back.pipe() {
+            pipe.send(cx, &bytes[..passing]);
+        }
+        if let Some(text) = doubt {
+            self.fail(text);
+            return bytes.len();
+        }
+        passing
+    }
+
+    /// Reads on in the inbox: ordinary commands pass, a lock command has the next turn.
+    pub(super) fn dispatch(&mut self) -> bool {
+        let before = self.client.inbox.len() - self.scanned;
+        while matches!(self.turn, Turn::Open)
+            && self.scanned < self.client.inbox.len()
+            && self.has_room(self.passing)
+        {
+            if self.back.is_plain_pipe() {
+                self.scanned = self.client.inbox.len();
+                self.passing = self.scanned;
+                break;
+            }
+            let (count, step) = self.scanner.scan(&self.client.inbox[self.scanned..]);
+            self.scanned += count;
+            match step {
+                Ok(step) => self.step(step),
+                Err(error) => self.fail(format!("ERR {error}")),
+            }
+        }
+        self.pass_on();
+        self.client.inbox.len() - self.scanned < before
+    }
+
+    /// Beside so many bytes more may go to Redis.
+    fn has_room(&self, passing: usize) -> bool {
+        let most = self.shared.limits.relay_bytes;
+        self.back.backlog() + passing < most
+            && self.client.outbox.len() < most
+            && self.back.has_room()
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::More => {}
+            Step::Named if self.frame != Frame::Unnamed => {}
+            Step::Named => {
+                let name = self.scanner.name();
+                self.frame = if Verb::of(name).is_some() {
+                    Frame::Lock
+                } else if self.back.keeps(name) {
+                    Frame::Kept
+                } else {
+                    Frame::Ordinary
+                };
+            }
+            Step::Blank => return self.blank(),
+            Step::End => {
+                return match std::mem::replace(&mut self.frame, Frame::Unnamed) {
+                    Frame::Lock => self.lock_command(),
+                    Frame::Kept => self.kept_command(),
+                    Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
+                    Frame::Excess => self.excess(),
+                };
+            }
+        }
+        let is_long = self.scanned - self.passing > LOCK_COMMAND_BYTES;
+        match self.frame {
+            // So long a name or line is no lock command, and so long a CLIENT no CLIENT REPLY;
+            // and to so long a COMMAND nothing is added.
+            Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
+            Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
+            Frame::Ordinary | Frame::Lock if is_long => self.frame = Frame::Excess,
+            Frame::Excess => drop(self.take_frame()),
+            _ => {}
+        }
+    }
+
+    fn excess(&mut self) {
+        self.take_frame();
+        self.ahead.turn(self.frame_bytes());
+        let what = if self.back.streams() {
+            "a lock command"
+        } else {
+            "without a Redis a command"
+        };
+        self.turn = Turn::Refusing(format!("ERR {what} has {LOCK_COMMAND_BYTES} bytes at most"));
+    }
+
+    /// A command that passes as it comes.
+    fn is_ordinary(&self) -> bool {
+        let name = self.scanner.name();
+        Verb::of(name).is_none() && !self.back.keeps(name)
+    }
+
+    /// The front of the inbox up to the frame being read goes to Redis.
+    fn pass_on(&mut self) {
+        if self.passing > 0 {
+            self.back.pass_on(&mut self.client.inbox, self.passing);
+            self.scanned -= self.passing;
+            self.passing = 0;
+        }
+    }
+
+    /// Takes the frame just read out of the inbox.
+    pub(super) fn take_frame(&mut self) -> Bytes {
+        self.pass_on();
+        let frame = self.client.inbox.split_to(self.scanned).freeze();
+        self.scanned = 0;
+        if self.client.inbox.is_empty() {
+            self.client.inbox = BytesMut::new();
+        }
+        frame
+    }
+
+    fn blank(&mut self) {
+        self.ahead.passed_blank(self.scanned - self.passing);
+        if self.back.streams() && self.back.is_used() {
+            self.passing = self.scanned;
+            self.back.sent_blank();
+        } else {
+            self.take_frame();
+        }
+    }
+
+    pub(super) fn frame_bytes(&self) -> usize {
+        usize::try_from(self.scanner.frame_bytes()).unwrap_or(usize::MAX)
+    }
+
+    /// An ordinary command was read to its end; its reply is owed.
+    fn count_ordinary(&mut self) -> Result<(), String> {
+        self.left |= self.scanner.name().eq_ignore_ascii_case(b"QUIT");
+        self.ahead.turn(self.frame_bytes());
+        let counted = self.back.sent(&self.scanner);
+        counted.map_err(|error| format!("ERR {error}"))?;
+        // It was longer than what is kept, and is on its way.
+        if self.back.stand_in(&self.scanner).is_some() {
+            return Err("ERR Protocol error: too long argument of CLIENT REPLY".to_owned());
+        }
+        Ok(())
+    }
+
+    fn ordinary_command(&mut self) {
+        let counted = self.count_ordinary();
+        if self.back.streams() {
+            self.passing = self.scanned;
+            if let Err(text) = counted {
+                self.fail(text);
+            }
+            return;
+        }
+        let frame = self.take_frame();
+        match arguments(&frame, LOCK_COMMAND_BYTES) {
+            Ok(arguments) => {
+                self.closing |= self
+                    .back
+                    .answer(&arguments, &mut self.client.outbox, &self.shared);
+            }
+            Err(error) => self.fail(format!("ERR {error}")),
+        }
+    }
+
+    pub(super) fn sent(&mut self) {
+        if let Err(error) = self.back.sent(&self.scanner) {
+            self.fail(format!("ERR {error}"));
+        }
+    }
+
+    fn kept_command(&mut self) {
+        if let Some(amendment) = self.amendment() {
+            self.ahead.turn(self.frame_bytes());
+            self.passing = self.scanned;
+            self.back.sent_amended(amendment);
+        } else if let Some(stand_in) = self.back.stand_in(&self.scanner) {
+            let frame = self.take_frame();
+            self.ahead.turn(frame.len());
+            self.back.pass_on_own(stand_in);
+            self.sent();
+        } else if self.back.may_become_pipe(&self.scanner) {
+            let frame = self.take_frame();
+            self.ahead.turn(frame.len());
+            self.turn = Turn::Next(frame);
+        } else {
+            self.ordinary_command();
+        }
+    }
+
+    /// What is to be done to the reply to the command just read.
+    fn amendment(&self) -> Option<Amendment> {
+        let is_one = amend::is_amended(self.scanner.name());
+        let frame = &self.client.inbox[self.passing..self.scanned];
+        if !is_one || frame.len() > LOCK_COMMAND_BYTES {
+            return None;
+        }
+        let arguments = arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES);
+        Amendment::of(&arguments.ok()?)
+    }
+
+    fn lock_command(&mut self) {
+        let frame = self.take_frame();
+        self.turn = match self.ahead.turn(frame.len()) {
+            // It overtook: its answer is there, or on its way.
+            Some(pending) => {
+                self.silent = self.back.silences();
+                Turn::Running(Running {
+                    pending,
+                    waiting: None,
+                })
+            }
+            None => Turn::Next(frame),
+        };
+    }
+
+    pub(super) fn fail(&mut self, text: String) {
+        self.pass_on();
+        self.client.inbox.clear();
+        self.scanned = 0;
+        self.turn = Turn::Failing(text);
+    }
+}
