@@ -29,8 +29,9 @@ pub const CONNECTING: usize = 64;
 /// is owed is not much more than Redis says.
 pub const AMENDED_ENTRIES: usize = 64;
 
-/// Bytes read from one socket at a time.
-pub const READ_BYTES: usize = 16 * 1024;
+/// Most bytes read from one socket at a time: a value of 16 KiB passes in one piece. What a buffer's
+/// bound allows may be exceeded by one read.
+pub const READ_BYTES: usize = 64 * 1024;
 
 /// Open files beside those of clients: the log, the listener, connections shared by all.
 pub const OWN_FILES: usize = 64;
@@ -73,9 +74,9 @@ impl Default for Limits {
     }
 }
 
-/// Least value of `limits.kept_bytes` and of `limits.relay_bytes`: one lock command and one read
-/// must fit.
-pub const LEAST_BUFFER_BYTES: usize = LOCK_COMMAND_BYTES + READ_BYTES;
+/// Least value of `limits.kept_bytes` and of `limits.relay_bytes`: a lock command must fit, beside
+/// another one that has come in part.
+pub const LEAST_BUFFER_BYTES: usize = 2 * LOCK_COMMAND_BYTES;
 
 /// Largest value of `limits.key_bytes`: with its token and options a name must fit into a lock command.
 pub const MOST_KEY_BYTES: usize = LOCK_COMMAND_BYTES - TOKEN_BYTES - 1024;
