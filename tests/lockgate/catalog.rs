@@ -19,6 +19,21 @@ const END: &str = "end of the script";
 
 const HELLOS: [&str; 2] = ["HELLO 2", "HELLO 3"];
 
+/// A gate in front of a Redis that lists its commands in one order.
+fn place() -> Place {
+    let place = Place::with_redis(Machine::shared());
+    settle(place.redis());
+    place
+}
+
+/// The table of `COMMAND`'s own subcommands has just grown, and with each of them that is looked up Redis
+/// moves a part of it on, which changes their order in its replies.
+fn settle(redis: &RedisServer) {
+    const LOOKED_UP: usize = 64;
+    let mut client = Client::connect(redis.address());
+    (0..LOOKED_UP).for_each(|_| assert!(client.say("COMMAND COUNT").integer() > 0));
+}
+
 /// All bytes that answer these, sent at once on a new connection, in this protocol.
 fn bytes(server: SocketAddr, hello: &str, script: &[u8]) -> Vec<u8> {
     // Its reply has the number of the connection.
@@ -98,7 +113,7 @@ fn added(direct: &[u8], relayed: &[u8], more: i64) -> Vec<Value> {
 
 #[test]
 fn lists_of_all_commands_end_with_those_of_lockgate() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     for hello in HELLOS {
         for command in ["COMMAND", "COMMAND INFO", "command LIST"] {
             let (direct, relayed) = both(&place, hello, command);
@@ -121,7 +136,7 @@ fn lists_of_all_commands_end_with_those_of_lockgate() {
 
 #[test]
 fn a_filtered_list_has_what_the_filter_lets_pass() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     for (filter, ours) in [
         ("PATTERN *LOCK", &OURS[..4]),
         ("pattern lockinfo", &OURS[4..5]),
@@ -155,7 +170,7 @@ fn a_filtered_list_has_what_the_filter_lets_pass() {
 
 #[test]
 fn what_was_asked_for_by_name_stands_in_its_place() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     for hello in HELLOS {
         let command = "COMMAND INFO get LOCK nonsense config|set locks lock set";
         let (direct, relayed) = both(&place, hello, command);
@@ -184,7 +199,7 @@ fn value(text: &str) -> Value {
 
 #[test]
 fn the_keys_of_lock_commands_are_found() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     for hello in HELLOS {
         let said =
             |command| String::from_utf8(reply(place.gate.address(), hello, command)).unwrap();
@@ -211,7 +226,7 @@ fn the_keys_of_lock_commands_are_found() {
 
 #[test]
 fn info_has_a_section_more() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     let _waiting = place.client();
     let text = |command: &str, hello| {
         let all = values(&reply(place.gate.address(), hello, command));
@@ -350,7 +365,7 @@ const UNCHANGED: &str = "
 
 #[test]
 fn what_redis_refuses_or_runs_elsewhere_passes_unchanged() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     let unchanged = script(UNCHANGED);
     // RESP2's subscribed mode.
     let subscribed = script("SUBSCRIBE c\nCOMMAND COUNT\nINFO lockgate\nUNSUBSCRIBE c");
@@ -411,6 +426,7 @@ fn without_times(bytes: &[u8]) -> String {
 fn replies_in_crumbs_are_amended_all_the_same() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
+    settle(&redis);
     let proxy = Proxy::before(redis.address());
     let gate = Lockgate::start(&["--upstream", &proxy.url()]);
     let script = script(AMENDED);
@@ -429,7 +445,7 @@ fn replies_in_crumbs_are_amended_all_the_same() {
 
 #[test]
 fn requests_in_crumbs_and_inline_are_amended_all_the_same() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     let script = script(AMENDED);
     let whole = without_times(&bytes(place.gate.address(), "HELLO 2", &script));
     let inline = format!("{AMENDED}\n").replace('\n', "\r\n");
@@ -443,7 +459,7 @@ fn requests_in_crumbs_and_inline_are_amended_all_the_same() {
 
 #[test]
 fn messages_may_come_between() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     let mut client = place.client();
     assert!(!client.say("HELLO 3").items().is_empty());
     assert_eq!(client.say("SUBSCRIBE news").items()[0], "subscribe");
@@ -467,7 +483,7 @@ fn messages_may_come_between() {
 
 #[test]
 fn what_is_kept_of_a_request_is_bounded() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     let asked = |names: &[&str]| {
         let command = frame(&[&["COMMAND", "INFO"], names].concat());
         let ask = |server| {
@@ -505,7 +521,7 @@ fn what_is_kept_of_a_request_is_bounded() {
 #[test]
 fn many_requests_at_once_cost_bounded_memory() {
     const REQUESTS: usize = 5_000;
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     let request = frame(&[&["COMMAND", "DOCS"], &OURS[..]].concat());
     let mut client = place.client();
     let mut writer = client.writer();
@@ -555,7 +571,7 @@ fn a_command_of_the_same_name_behind_is_not_the_one_told_of() {
 
 #[test]
 fn behind_a_lockgate_each_tells_of_its_own() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     let upstream = format!("redis://{}", place.gate.address());
     let front = Lockgate::start(&["--upstream", &upstream]);
     for hello in HELLOS {
@@ -600,7 +616,7 @@ fn redis_cli(gate: &Lockgate, words: &str) -> String {
 
 #[test]
 fn redis_cli_explains_lock_commands_beside_those_of_redis() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     for protocol in ["", "-3 "] {
         let explained = redis_cli(&place.gate, &format!("{protocol}help lock"));
         assert!(
@@ -683,7 +699,7 @@ impl Drop for Terminal {
 
 #[test]
 fn redis_cli_completes_and_shows_how_a_lock_command_is_written() {
-    let place = Place::with_redis(Machine::shared());
+    let place = place();
     let mut terminal = Terminal::open(&place.gate);
     terminal.shows("> ");
     // Tab completes; what may follow is shown behind.
