@@ -343,7 +343,9 @@ mod tests {
             let (mut undecided, mut client) = (Undecided::default(), BytesMut::new());
             sent(&mut state, b"CLIENT REPLY OFF\nSUBSCRIBE a\nPING\n");
             for bytes in all.chunks(size) {
-                let counted = count(&mut replies, &mut state, &mut undecided, bytes, &mut client);
+                let counted = count(&mut replies, &mut state, &mut undecided, bytes, |shown| {
+                    client.extend_from_slice(shown)
+                });
                 assert_eq!(counted, Ok(()));
             }
             assert_eq!(client, shown, "{size} bytes at a time");
@@ -356,7 +358,9 @@ mod tests {
         let (mut replies, mut state) = (ReplyScanner::new(), State::new());
         let (mut undecided, mut client) = (Undecided::default(), BytesMut::new());
         let mut read = |state: &mut State, bytes| {
-            count(&mut replies, state, &mut undecided, bytes, &mut client)
+            count(&mut replies, state, &mut undecided, bytes, |shown| {
+                client.extend_from_slice(shown)
+            })
         };
         sent(&mut state, b"CLIENT REPLY SKIP\n");
         assert_eq!(read(&mut state, b"+OK\r\n"), Ok(()));

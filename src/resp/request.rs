@@ -148,6 +148,9 @@ impl RequestScanner {
         match self.phase {
             Phase::Start => {
                 *self = Self::new();
+                if let Some(consumed) = self.whole_name(input) {
+                    return Ok((consumed, self.named()?));
+                }
                 self.phase = match input[0] {
                     b'*' => Phase::Count(CountLine::default()),
                     _ => Phase::Inline(Splitter::default()),
@@ -157,6 +160,9 @@ impl RequestScanner {
             Phase::Count(line) => self.count(line, input),
             Phase::Length { left, line } => self.length(left, line, input),
             Phase::Bulk { left, bytes } => self.bulk(left, bytes, input),
+            Phase::AfterBulk { left, bytes: 2 } if input.len() > 1 => {
+                Ok(self.whole_arguments(left, input))
+            }
             Phase::AfterBulk { left, bytes } => Ok(self.after_bulk(left, bytes, input)),
             Phase::Inline(splitter) => self.inline(splitter, input),
             Phase::InlineEnd => {
@@ -164,6 +170,49 @@ impl RequestScanner {
                 Ok((1, Step::End))
             }
         }
+    }
+
+    /// The beginning of nearly every frame: `*<count>`, `$<length>` and the name, all there. Returns the
+    /// bytes consumed. None, and nothing is consumed, where it must be read byte by byte.
+    fn whole_name(&mut self, input: &[u8]) -> Option<usize> {
+        let (count, count_line) = short_line(b'*', input)?;
+        let (length, length_line) = short_line(b'$', &input[count_line..])?;
+        let begins = count_line + length_line;
+        let name = input.get(begins..begins + length)?;
+        if count == 0 {
+            return None;
+        }
+        self.arguments = count as u64;
+        self.name.push(name);
+        self.phase = Phase::AfterBulk {
+            left: self.arguments,
+            bytes: 2,
+        };
+        Some(begins + length)
+    }
+
+    /// The end of an argument, two bytes at least, and as many of those that follow as are there whole.
+    fn whole_arguments(&mut self, mut left: u64, input: &[u8]) -> (usize, Step) {
+        let mut at = 0;
+        while left > 1 && input.len() - at >= 2 {
+            let line_at = at + 2;
+            let Some((length, line)) = short_line(b'$', &input[line_at..]) else {
+                break;
+            };
+            let begins = line_at + line;
+            let Some(argument) = input.get(begins..begins + length) else {
+                break;
+            };
+            left -= 1;
+            self.capture(self.arguments - left, argument);
+            at = begins + length;
+        }
+        if at == 0 || input.len() - at >= 2 {
+            let (consumed, step) = self.after_bulk(left, 2, &input[at..]);
+            return (at + consumed, step);
+        }
+        self.phase = Phase::AfterBulk { left, bytes: 2 };
+        (at, Step::More)
     }
 
     fn count(&mut self, mut line: CountLine, input: &[u8]) -> Stepped {
@@ -302,6 +351,26 @@ impl RequestScanner {
         self.name.make_upper_case();
         Ok(Step::Named)
     }
+}
+
+/// A whole line of this kind with a small number in the one form that everybody writes: its value, and
+/// the bytes of the line. None: it must be read byte by byte. (The byte after CR is not looked at.)
+fn short_line(kind: u8, input: &[u8]) -> Option<(usize, usize)> {
+    /// So many digits are far from any bound on a frame.
+    const DIGITS: usize = 8;
+    let (&first, rest) = input.split_first()?;
+    let mut value = 0;
+    for (digits, &byte) in rest.iter().take(DIGITS + 1).enumerate() {
+        match byte {
+            b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
+            b'\r' if first == kind && digits > 0 && digits + 1 < rest.len() => {
+                let canonical = rest[0] != b'0' || digits == 1;
+                return canonical.then_some((value, digits + 3));
+            }
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// The number of arguments that a whole `*<count>` line announces.
