@@ -226,6 +226,13 @@ impl Back {
         }
     }
 
+    /// A command goes to Redis whole whose name [`is_plain`](super::state::is_plain).
+    pub(super) fn sent_plain(&mut self) {
+        if let Self::Relay(relay) = self {
+            relay.state.sent_plain();
+        }
+    }
+
     /// A frame without a command goes to Redis.
     pub(super) fn sent_blank(&mut self) {
         if let Self::Relay(relay) = self {

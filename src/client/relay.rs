@@ -20,7 +20,10 @@ use super::{
     pipe::{Pipe, with_space},
     state::{State, Uncountable, Visibility},
 };
-use crate::{resp::ReplyScanner, store::Later};
+use crate::{
+    resp::{ReplyScanner, reply::plain_reply},
+    store::Later,
+};
 
 /// A client's connection to Redis.
 pub(super) struct Relay {
@@ -233,6 +236,12 @@ fn count(
     // What is shown is written in as few pieces as can be.
     let (mut shown_from, mut at) = (0, 0);
     while at < bytes.len() {
+        if replies.between_replies() && undecided.len == 0 {
+            at += count_plain(state, &bytes[at..]);
+            if at == bytes.len() {
+                break;
+            }
+        }
         let (count, visibility, received) = state.receive(replies, &bytes[at..]);
         let from = at;
         at += count;
@@ -264,6 +273,20 @@ fn count(
     }
     show(&bytes[shown_from..]);
     Ok(())
+}
+
+/// Counts the replies at the front that are there whole and of which nothing more needs to be known:
+/// nearly all. Returns their bytes.
+fn count_plain(state: &mut State, bytes: &[u8]) -> usize {
+    let (owed, mut at, mut came) = (state.plain_owed(), 0, 0);
+    while came < owed
+        && let Some(count) = plain_reply(&bytes[at..])
+    {
+        at += count;
+        came += 1;
+    }
+    state.received_plain(came);
+    at
 }
 
 impl Amending {

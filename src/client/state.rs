@@ -36,6 +36,7 @@ mod command;
 mod replies;
 mod visibility;
 
+pub use command::is_plain;
 use command::{Command, ReplyMode};
 pub use visibility::Visibility;
 
@@ -170,6 +171,37 @@ impl State {
             _ => self.push(command),
         }
         Ok(())
+    }
+
+    /// As [`State::sent`], for a command whose name [`is_plain`].
+    pub fn sent_plain(&mut self) {
+        if !self.uncountable {
+            self.primed = false;
+            self.push(Command::Ordinary(1));
+        }
+    }
+
+    /// So many replies that are no array and no push, next, are shown to the client and change nothing.
+    pub fn plain_owed(&self) -> u64 {
+        let is_plain = !self.uncountable
+            && !self.in_transaction
+            && self.executing.is_empty()
+            && self.silence == Silence::default();
+        match self.owed.front() {
+            Some(Command::Ordinary(count)) if is_plain => *count,
+            _ => 0,
+        }
+    }
+
+    /// So many of them came.
+    pub fn received_plain(&mut self, count: u64) {
+        if let (Some(Command::Ordinary(owed)), Some(but_one)) =
+            (self.owed.front_mut(), count.checked_sub(1))
+        {
+            *owed -= but_one;
+            self.commands_owed -= but_one as usize;
+            self.pop();
+        }
     }
 
     /// As [`State::sent`]; and the reply is to be amended, unless it turns out to be none such.

@@ -115,6 +115,26 @@ impl CountLine {
     }
 }
 
+/// A whole line of this kind with a small number in the one form that everybody writes: its value, and
+/// the bytes of the line. None: it must be read byte by byte. (The byte after CR is not looked at.)
+pub(super) fn short_line(kind: u8, input: &[u8]) -> Option<(usize, usize)> {
+    /// So many digits are far from any bound on a frame.
+    const DIGITS: usize = 8;
+    let (&first, rest) = input.split_first()?;
+    let mut value = 0;
+    for (digits, &byte) in rest.iter().take(DIGITS + 1).enumerate() {
+        match byte {
+            b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
+            b'\r' if first == kind && digits > 0 && digits + 1 < rest.len() => {
+                let canonical = rest[0] != b'0' || digits == 1;
+                return canonical.then_some((value, digits + 3));
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

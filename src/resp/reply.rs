@@ -5,10 +5,36 @@
 //! element that brings others; an attribute (`|`) and, inside an aggregate, a push (`>`, Redis 6
 //! writes them there) bring theirs without being an element. So nesting costs nothing.
 
-use super::{ProtocolError, capture::Captured, number::Number};
+use super::{
+    ProtocolError,
+    capture::Captured,
+    number::{Number, short_line},
+};
 
 /// Longest text that is told, in bytes.
 pub const TEXT_BYTES: usize = 24;
+
+/// The bytes of a reply at the front of `input`, where it is whole, and a string, a number, a status or
+/// nil, in the form that Redis gives it: what nearly every reply is. None: [`ReplyScanner`] tells.
+pub fn plain_reply(input: &[u8]) -> Option<usize> {
+    /// Longest line of such a reply that is looked for, in bytes.
+    const LINE: usize = 64;
+    match input.first()? {
+        b'+' | b':' => {
+            let cr = input.iter().take(LINE).position(|&byte| byte == b'\r')?;
+            (input.get(cr + 1) == Some(&b'\n')).then_some(cr + 2)
+        }
+        b'$' if input.starts_with(b"$-1\r\n") => Some(5),
+        b'$' => {
+            let (length, line) = short_line(b'$', input)?;
+            let end = line + length;
+            let ends = input[line - 1] == b'\n' && input.get(end..end + 2)? == b"\r\n";
+            ends.then_some(end + 2)
+        }
+        b'_' => input.starts_with(b"_\r\n").then_some(3),
+        _ => None,
+    }
+}
 
 /// How far a reply was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

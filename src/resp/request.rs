@@ -12,7 +12,7 @@ use super::{
     ARGUMENTS, BULK_BYTES, LINE_BYTES, ProtocolError,
     capture::Captured,
     inline::{Piece, Splitter},
-    number::{CountLine, Line},
+    number::{CountLine, Line, short_line},
 };
 
 /// Longest name of a command that is told, in bytes.
@@ -351,26 +351,6 @@ impl RequestScanner {
         self.name.make_upper_case();
         Ok(Step::Named)
     }
-}
-
-/// A whole line of this kind with a small number in the one form that everybody writes: its value, and
-/// the bytes of the line. None: it must be read byte by byte. (The byte after CR is not looked at.)
-fn short_line(kind: u8, input: &[u8]) -> Option<(usize, usize)> {
-    /// So many digits are far from any bound on a frame.
-    const DIGITS: usize = 8;
-    let (&first, rest) = input.split_first()?;
-    let mut value = 0;
-    for (digits, &byte) in rest.iter().take(DIGITS + 1).enumerate() {
-        match byte {
-            b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
-            b'\r' if first == kind && digits > 0 && digits + 1 < rest.len() => {
-                let canonical = rest[0] != b'0' || digits == 1;
-                return canonical.then_some((value, digits + 3));
-            }
-            _ => return None,
-        }
-    }
-    None
 }
 
 /// The number of arguments that a whole `*<count>` line announces.

@@ -14,6 +14,7 @@ use crate::{
     client::{
         amend::{self, Amendment},
         command::Verb,
+        state::is_plain,
     },
     limits::LOCK_COMMAND_BYTES,
     resp::{RequestScanner, Step, arguments},
@@ -147,7 +148,7 @@ impl Session {
     /// A command that passes as it comes.
     fn is_ordinary(&self) -> bool {
         let name = self.scanner.name();
-        Verb::of(name).is_none() && !self.back.keeps(name)
+        is_plain(name) || Verb::of(name).is_none() && !self.back.keeps(name)
     }
 
     /// The front of the inbox up to the frame being read goes to Redis.
@@ -186,8 +187,12 @@ impl Session {
 
     /// An ordinary command was read to its end; its reply is owed.
     fn count_ordinary(&mut self) -> Result<(), String> {
-        self.left |= self.scanner.name().eq_ignore_ascii_case(b"QUIT");
         self.ahead.turn(self.frame_bytes());
+        if is_plain(self.scanner.name()) {
+            self.back.sent_plain();
+            return Ok(());
+        }
+        self.left |= self.scanner.name() == b"QUIT";
         let counted = self.back.sent(&self.scanner);
         counted.map_err(|error| format!("ERR {error}"))?;
         // It was longer than what is kept, and is on its way.

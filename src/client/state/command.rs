@@ -1,7 +1,10 @@
 //! What of a command the counting of replies needs: most are ordinary, with one reply and no
 //! effect on the connection.
 
-use crate::resp::{Protocol, RequestScanner};
+use crate::{
+    client::command::Verb,
+    resp::{Protocol, RequestScanner},
+};
 
 /// A command forwarded to Redis. Small, since many may be on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +79,40 @@ impl Confirmation {
             _ => return None,
         })
     }
+}
+
+/// A command of this name gets one reply and changes nothing that matters here, whatever its arguments
+/// are; nor is its reply amended, or anything of it kept. That is nearly every one. (A name that is too
+/// long to be told is empty.)
+pub fn is_plain(name: &[u8]) -> bool {
+    Verb::of(name).is_none()
+        && !matches!(
+            name,
+            b"" | b"SUBSCRIBE"
+                | b"PSUBSCRIBE"
+                | b"SSUBSCRIBE"
+                | b"UNSUBSCRIBE"
+                | b"PUNSUBSCRIBE"
+                | b"SUNSUBSCRIBE"
+                | b"MULTI"
+                | b"EXEC"
+                | b"DISCARD"
+                | b"SELECT"
+                | b"AUTH"
+                | b"HELLO"
+                | b"RESET"
+                | b"QUIT"
+                | b"CLIENT"
+                | b"ASKING"
+                | b"COMMAND"
+                | b"INFO"
+                | b"MONITOR"
+                | b"PUBLISH"
+                | b"SPUBLISH"
+                | b"SYNC"
+                | b"PSYNC"
+                | b"REPLCONF"
+        )
 }
 
 impl Command {
@@ -251,5 +288,36 @@ fn decimal(text: &[u8]) -> Option<u32> {
         std::str::from_utf8(text).ok()?.parse().ok()
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names that anything in this crate asks for, and a few that mean nothing to it.
+    const NAMES: &str = "subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe multi exec \
+        discard select auth hello reset quit client asking readonly command info monitor publish spublish \
+        sync psync replconf watch unwatch lock trylock relock unlock lockinfo locks get set eval config";
+
+    #[test]
+    fn a_plain_command_is_ordinary_whatever_its_arguments_are() {
+        let mut plain = Vec::new();
+        for name in NAMES.split_whitespace() {
+            for arguments in ["", " 1", " reply off", " caching yes", " 3 auth a b"] {
+                let mut scanner = RequestScanner::new();
+                let frame = format!("{name}{arguments}\n");
+                let (named, _) = scanner.scan(frame.as_bytes());
+                scanner.scan(&frame.as_bytes()[named..]).1.ok();
+                if is_plain(scanner.name()) {
+                    assert_eq!(Command::of(&scanner), Some(Command::Ordinary(1)), "{frame}");
+                    assert!(!primes_next(&scanner, true), "{frame}");
+                    plain.push(name);
+                }
+            }
+        }
+        plain.dedup();
+        let plain = plain.join(" ");
+        assert_eq!(plain, "readonly watch unwatch get set eval config");
     }
 }

@@ -284,6 +284,25 @@ proptest! {
     }
 
     #[test]
+    fn a_plain_reply_ends_where_the_scanner_ends_it(reply in replies(), more in 0usize..9, less in 0usize..9) {
+        let stream = [reply.as_slice(), &b"+next\r\n"[..more.min(7)]].concat();
+        let (end, step) = ReplyScanner::new().scan(&stream);
+        prop_assert_eq!((end, step), (reply.len(), Ok(ReplyStep::End)));
+        let is_plain = matches!(reply[0], b'+' | b':' | b'$' | b'_') && reply.len() < 64;
+        prop_assert_eq!(plain_reply(&stream), is_plain.then_some(end));
+        prop_assert_eq!(plain_reply(&reply[..reply.len().saturating_sub(less + 1)]), None);
+    }
+
+    #[test]
+    fn what_is_no_plain_reply_is_left_to_the_scanner(
+        stream in prop::collection::vec(prop::sample::select(b"$+:_-019\r\nx".to_vec()), 0..12),
+    ) {
+        if let Some(end) = plain_reply(&stream) {
+            prop_assert_eq!(ReplyScanner::new().scan(&stream), (end, Ok(ReplyStep::End)));
+        }
+    }
+
+    #[test]
     fn any_bytes_are_read_or_refused(
         stream in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(b"*%|>$+:-19\r\n".to_vec())], 0..48),
         size in 1usize..9,
