@@ -10,7 +10,11 @@ use crate::{
 
 pub(crate) fn figures(counts: &Counts, history: &History, verdict: &Verdict) -> String {
     let mut text = String::new();
-    table(&mut text, "acquisitions", &counts.acquisitions);
+    table(
+        &mut text,
+        "acquisitions, and what was asked for in vain",
+        &counts.acquisitions,
+    );
     table(&mut text, "faults", &counts.faults);
     table(
         &mut text,
