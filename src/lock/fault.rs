@@ -65,6 +65,10 @@ pub enum Fault {
     PushIgnored,
     /// A lease is written back although its release is under way.
     WrittenBackThoughReleased,
+    /// A user who would wait behind others waits, whatever rights it has.
+    StrangersNotAsked,
+    /// The lock is handed over to whoever is next, of whatever user.
+    HandedToAnotherUser,
 }
 
 impl Fault {
@@ -97,6 +101,8 @@ impl Fault {
         Self::NewcomerFirst,
         Self::PushIgnored,
         Self::WrittenBackThoughReleased,
+        Self::StrangersNotAsked,
+        Self::HandedToAnotherUser,
     ];
 }
 

@@ -62,6 +62,12 @@ impl Lease {
         Time::from_micros(self.until.micros().saturating_sub(margin))
     }
 
+    /// How long after a renewal that the store refused it is tried again, in milliseconds: some twenty
+    /// times in a lease, as long as that is neither often nor seldom.
+    pub fn renewal_pause_ms(&self) -> u64 {
+        (self.lease_ms / 32).clamp(100, 5_000)
+    }
+
     /// It was found to stand.
     pub fn confirm(&mut self) {
         self.changed = false;

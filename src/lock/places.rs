@@ -74,6 +74,8 @@ pub struct Places {
     /// Kept for a token whose connection closed, until the time given.
     kept: BTreeMap<PlaceNo, (Place, Time)>,
     by_owner: BTreeMap<(Token, UserId), PlaceNo>,
+    /// All of them, by user.
+    by_user: BTreeMap<UserId, BTreeSet<PlaceNo>>,
     due: BTreeSet<(Time, PlaceNo, Option<RequestId>)>,
     /// Requests that do not wait, only for the question on its way.
     tries: BTreeSet<(PlaceNo, RequestId)>,
@@ -137,7 +139,7 @@ impl Places {
             Some(no) => *no,
             None => {
                 self.next += 1;
-                self.by_owner.insert(owner, self.next);
+                self.own(owner, self.next);
                 self.next
             }
         };
@@ -179,7 +181,7 @@ impl Places {
     pub fn take(&mut self, user: UserId, token: &Token) -> Option<(PlaceNo, Place)> {
         let no = *self.by_owner.get(&(token.clone(), user))?;
         let place = self.taken.remove(&no)?;
-        self.by_owner.remove(&(token.clone(), user));
+        self.disown(no, &place);
         for waiting in &place.requests {
             self.forget(no, waiting);
         }
@@ -222,9 +224,7 @@ impl Places {
         {
             match keep_until {
                 Some(until) if place.explicit => self.keep(no, place, until),
-                _ => {
-                    self.by_owner.remove(&(place.token, place.user));
-                }
+                _ => self.disown(no, &place),
             }
         }
         true
@@ -233,7 +233,7 @@ impl Places {
     /// Keeps a place that nobody waits at for its token to come back to.
     pub fn keep(&mut self, no: PlaceNo, mut place: Place, until: Time) {
         place.requests = Vec::new();
-        self.by_owner.insert((place.token.clone(), place.user), no);
+        self.own((place.token.clone(), place.user), no);
         self.due.insert((until, no, None));
         if planted(Fault::KeptPlaceNotPassed) {
             self.taken.insert(no, place);
@@ -268,10 +268,15 @@ impl Places {
         }
     }
 
-    /// Takes out the requests that the holder's own `UNLOCK` stands behind.
-    pub fn take_deadlocked(&mut self, holder: &Token) -> Vec<RequestId> {
+    /// Takes out the requests of such users that the holder's own `UNLOCK` stands behind.
+    pub fn take_deadlocked(
+        &mut self,
+        holder: &Token,
+        of: impl Fn(UserId) -> bool,
+    ) -> Vec<RequestId> {
         let waits_for_itself = |(no, request): &&(PlaceNo, RequestId)| {
-            self.taken.get(no).is_some_and(|place| {
+            let place = self.taken.get(no).filter(|place| of(place.user));
+            place.is_some_and(|place| {
                 place
                     .requests
                     .iter()
@@ -291,13 +296,84 @@ impl Places {
             .collect()
     }
 
-    /// Takes out the requests that do not wait.
-    pub fn take_tries(&mut self) -> Vec<RequestId> {
-        let tries: Vec<_> = self.tries.iter().copied().collect();
-        for (no, request) in &tries {
+    /// Takes out the requests of such users that do not wait.
+    pub fn take_tries(&mut self, of: impl Fn(UserId) -> bool) -> Vec<RequestId> {
+        let concerns = |(no, _): &&(PlaceNo, RequestId)| {
+            self.taken.get(no).is_some_and(|place| of(place.user))
+        };
+        let tries: Vec<_> = self.tries.iter().filter(concerns).copied().collect();
+        self.take_requests(&tries);
+        tries.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// How many users have a place.
+    pub fn users(&self) -> usize {
+        self.by_user.len()
+    }
+
+    /// The users that have a place.
+    pub fn each_user(&self) -> impl Iterator<Item = UserId> {
+        self.by_user.keys().copied()
+    }
+
+    /// The user has a place, be it a kept one.
+    pub fn has_user(&self, user: UserId) -> bool {
+        self.by_user.contains_key(&user)
+    }
+
+    /// Somebody of this user waits.
+    pub fn waits(&self, user: UserId) -> bool {
+        let places = self.by_user.get(&user).into_iter().flatten();
+        places.into_iter().any(|no| self.taken.contains_key(no))
+    }
+
+    /// Takes out all requests of a user. Kept places stay.
+    pub fn take_all(&mut self, user: UserId) -> Vec<RequestId> {
+        let places = self.by_user.get(&user).into_iter().flatten();
+        let waiting: Vec<_> = places
+            .filter_map(|no| self.waiting_at(*no))
+            .flatten()
+            .collect();
+        self.take_requests(&waiting);
+        waiting.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// Takes out those requests of a user that wait behind `most` others, and tells which of them do
+    /// not wait for long.
+    pub fn take_beyond(&mut self, most: usize, user: UserId) -> Vec<(RequestId, bool)> {
+        let mut beyond = self.requests.saturating_sub(most);
+        let mut found = Vec::new();
+        for (no, place) in self.taken.iter().rev() {
+            let here = place.requests.len().min(beyond);
+            if here == 0 {
+                break;
+            }
+            beyond -= here;
+            if place.user == user {
+                let latest = place.requests.iter().rev().take(here);
+                found.extend(latest.map(|waiting| (*no, waiting.request)));
+            }
+        }
+        let is_try = |at: &(PlaceNo, RequestId)| (at.1, self.tries.contains(at));
+        let requests = found.iter().map(is_try).collect();
+        self.take_requests(&found);
+        requests
+    }
+
+    fn waiting_at(&self, no: PlaceNo) -> Option<impl Iterator<Item = (PlaceNo, RequestId)>> {
+        let place = self.taken.get(&no)?;
+        Some(
+            place
+                .requests
+                .iter()
+                .map(move |waiting| (no, waiting.request)),
+        )
+    }
+
+    fn take_requests(&mut self, requests: &[(PlaceNo, RequestId)]) {
+        for (no, request) in requests {
             self.leave_place(*no, *request, None);
         }
-        tries.into_iter().map(|(_, request)| request).collect()
     }
 
     /// When the next reply is due, or a kept place given up.
@@ -324,12 +400,28 @@ impl Places {
                 }
                 None => {
                     if let Some((place, _)) = self.kept.remove(&no) {
-                        self.by_owner.remove(&(place.token, place.user));
+                        self.disown(no, &place);
                     }
                 }
             }
         }
         due
+    }
+
+    fn own(&mut self, owner: (Token, UserId), no: PlaceNo) {
+        self.by_user.entry(owner.1).or_default().insert(no);
+        self.by_owner.insert(owner, no);
+    }
+
+    /// The place is no more.
+    fn disown(&mut self, no: PlaceNo, place: &Place) {
+        self.by_owner.remove(&(place.token.clone(), place.user));
+        if let Some(places) = self.by_user.get_mut(&place.user) {
+            places.remove(&no);
+            if places.is_empty() {
+                self.by_user.remove(&place.user);
+            }
+        }
     }
 
     /// The books about a request that was taken out.

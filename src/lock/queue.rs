@@ -12,14 +12,18 @@
 //! And before all that, what keeps the lease true that this gate granted (`upkeep`): it is written
 //! back when the store lost it, renewed while its session lives, asked about when it changed.
 //!
-//! A release while somebody waits becomes a handover: release and next grant in one step. What the
+//! Each question is asked as the user on whose behalf it is, so the store decides what it may; who would
+//! wait without any is asked for first (`rights`). The lock goes from user to user in two steps, and to
+//! equal tokens of different users as to different tokens.
+//!
+//! A release while somebody of the same user waits becomes a handover: release and next grant in one step. What the
 //! store pushes is a hint that a belief is out of date, never a fact.
 //!
 //! What this gate does with a token on its own account (nobody was there for a grant) it does only
 //! if the key still has the deadline that this gate set: a client that came back at another gate
 //! with the same token must not lose what it was just given.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -36,7 +40,10 @@ use super::{
 
 mod answers;
 mod questions;
+mod rights;
 mod upkeep;
+
+use rights::Rights;
 
 /// How long after the store said "not now" it is asked again, in milliseconds.
 const NOT_NOW_PAUSE_MS: u64 = 100;
@@ -54,12 +61,15 @@ pub struct Queue {
     lease: Option<Lease>,
     chain: Chain,
     pace: Pace,
+    rights: Rights,
     /// The connection that tells of changes.
     armed: Option<LinkId>,
     /// The error that the store gave last instead of an answer.
     trouble: Option<Bytes>,
     /// The store lost data, and the lease is to be written back.
     restore: Option<Restore>,
+    /// How often the store has refused that.
+    restores_refused: u32,
     /// Tokens that may come to hold the lock late, by a question that was given up on, and when to
     /// release them once more.
     late: VecDeque<(Time, UserId, Token)>,
@@ -165,9 +175,11 @@ impl Queue {
             lease: None,
             chain: Chain::default(),
             pace: Pace::new(seed),
+            rights: Rights::default(),
             armed: None,
             trouble: None,
             restore: None,
+            restores_refused: 0,
             late: VecDeque::new(),
             questions: 0,
         }
@@ -252,7 +264,10 @@ impl Queue {
             }
             Event::Changed { .. } if planted(Fault::PushIgnored) => {}
             Event::Changed { link } => self.changed(link, None, &turn),
-            Event::Deaf { link, ask_at } => self.changed(link, Some(ask_at), &turn),
+            Event::Deaf { link, ask_at } => {
+                self.rights.deaf(link);
+                self.changed(link, Some(ask_at), &turn);
+            }
             Event::Forgot { released } => self.forgot(released, &turn),
             Event::Timer => self.timer(&mut turn),
         }
@@ -301,6 +316,16 @@ impl Queue {
         self.belief.is_none() && self.asked.is_some()
     }
 
+    /// The users for whom something is kept or to be done here; the connection that is to tell of changes.
+    pub fn needs(&self) -> (BTreeSet<UserId>, Option<LinkId>) {
+        let errands = self.errands.iter().map(Errand::user);
+        let mut users: BTreeSet<UserId> = self.places.each_user().chain(errands).collect();
+        users.extend(self.lease.as_ref().map(|lease| lease.user));
+        users.extend(self.asked.as_ref().map(|asked| asked.question.user()));
+        users.extend(self.late.iter().map(|(_, user, _)| *user));
+        (users, self.armed)
+    }
+
     /// What can be seen of it.
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let lease = self.lease.as_ref().filter(|lease| lease.receivers > 0);
@@ -324,11 +349,15 @@ impl Queue {
             .retain(|errand| !errand.gives_away(ask.user, &ask.token));
         self.late
             .retain(|(_, user, token)| *user != ask.user || *token != ask.token);
-        if self.places.requests() >= turn.settings.max_waiters {
+        let knows = self.knows(ask.user, ask.wait, turn.now);
+        if knows && self.places.requests() >= turn.settings.max_waiters {
             if ask.wait == Wait::No && self.belief.is_some() {
                 return turn.reply(ask.request, Reply::Nil);
             }
             return turn.reply(ask.request, Reply::Refused(Refusal::TooManyWaiters));
+        }
+        if !knows {
+            self.comes_as_a_stranger(ask.user, turn.now);
         }
         self.places.join(turn.now, ask, turn.settings);
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
@@ -415,7 +444,12 @@ impl Queue {
         let Some(holder) = self.belief.as_ref().map(|belief| &belief.holder).or(lease) else {
             return;
         };
-        for request in self.places.take_deadlocked(holder) {
+        let owner = self.lease.as_ref().filter(|lease| lease.token == *holder);
+        let owner = owner.map(|lease| lease.user);
+        // Who gives back another user's token gives nothing back.
+        let rights = &self.rights;
+        let concerns = |user| !rights.is_stranger(user) && owner.is_none_or(|it| it == user);
+        for request in self.places.take_deadlocked(holder, concerns) {
             turn.reply(request, Reply::Refused(Refusal::Deadlock));
         }
     }
@@ -504,8 +538,9 @@ impl Queue {
                     over: std::mem::take(over),
                 });
             }
-            Question::Check { .. } => {
-                if let Some(lease) = &mut self.lease {
+            // Whether a stranger is to be asked about still is seen when the next question is chosen.
+            Question::Check { .. } if asked.teller.is_none() => {
+                if let (None, Some(lease)) = (&self.belief, &mut self.lease) {
                     lease.check_at = Some(turn.now);
                 }
             }
@@ -576,6 +611,13 @@ impl Queue {
     fn lease_of(&self, user: UserId, token: &Token) -> Option<Lease> {
         self.lease.clone().filter(|lease| lease.is_of(user, token))
     }
+
+    /// By the books the lock is held with this very token by another user: the store, which knows no
+    /// users, would take one for the other.
+    fn is_anothers(&self, user: UserId, token: &Token) -> bool {
+        let same = |lease: &Lease| lease.token == *token && lease.user != user;
+        self.lease.as_ref().is_some_and(same)
+    }
 }
 
 impl Errand {
@@ -583,6 +625,13 @@ impl Errand {
         match self {
             Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner.give_up_at),
             Self::GiveAway { .. } => None,
+        }
+    }
+
+    fn user(&self) -> UserId {
+        match self {
+            Self::Unlock(owner) | Self::Relock(owner, _) => owner.user,
+            Self::GiveAway { user, .. } => *user,
         }
     }
 

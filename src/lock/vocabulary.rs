@@ -69,6 +69,11 @@ impl fmt::Debug for Token {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct UserId(pub u32);
 
+impl UserId {
+    /// Whoever has not said who it is.
+    pub const ANONYMOUS: Self = Self(0);
+}
+
 /// One `LOCK`, `TRYLOCK`, `UNLOCK` or `RELOCK` of one client: exactly one reply goes to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);

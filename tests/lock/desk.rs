@@ -3,7 +3,7 @@
 //! | event | means |
 //! | --- | --- |
 //! | `1 lock a`, with `named`, `try`, `fence`, `session`, `wait 5`, `px 50`, `user 2` behind it | request 1 is a `LOCK` with token a, which lockgate made, or the client (`named`) |
-//! | `1 unlock a`, `1 relock a 50` | |
+//! | `1 unlock a`, `1 relock a 50` | these and those below with `user 2` behind their token, too |
 //! | `1 gone a`, `1 stop a`, `1 undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
 //! | `1 closed a`, `1 closed a here` | the connection of a `SESSION` ended: by the client, or by the gate |
 //! | `forgot b c` | the store lost data; b and c were released here |
@@ -105,7 +105,7 @@ impl Desk {
     }
 
     fn event(&mut self, words: &[&str]) -> Event {
-        let user = UserId(0);
+        let user = user_of(words);
         match *words {
             ["push", ..] => Event::Changed {
                 link: LinkId(words.get(1).map_or(1, |n| n.parse().unwrap())),
@@ -180,7 +180,7 @@ impl Desk {
         };
         LockRequest {
             request,
-            user: UserId(u32::try_from(value("user").unwrap_or(0)).unwrap()),
+            user: user_of(options),
             token,
             explicit: options.contains(&"named"),
             lease_ms: value("px").unwrap_or(LEASE_MS),
@@ -321,7 +321,8 @@ fn told_question(question: &Question) -> String {
             expects,
             ..
         } => format!("extend {} {lease_ms}{}", name_of(token), only(expects)),
-        Question::Check { .. } => "check".to_owned(),
+        Question::Check { user: UserId(0) } => "check".to_owned(),
+        Question::Check { user } => format!("check as {}", user.0),
         Question::Restore {
             token,
             lease_ms,
@@ -338,6 +339,11 @@ fn told_question(question: &Question) -> String {
             format!("restore {} {lease_ms}{fence}{over}", name_of(token))
         }
     }
+}
+
+fn user_of(words: &[&str]) -> UserId {
+    let at = words.iter().position(|word| *word == "user");
+    UserId(at.map_or(0, |at| words[at + 1].parse().unwrap()))
 }
 
 fn token_of(name: &str) -> Token {

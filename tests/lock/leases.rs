@@ -350,18 +350,20 @@ fn a_lease_is_written_back_again_when_the_connection_broke_meanwhile() {
 #[test]
 fn a_writing_back_that_was_refused_is_tried_again_until_the_lease_is_over() {
     scenario(&[
-        ("1 lock a px 250 session", "ask a px 250"),
+        ("1 lock a px 450 session", "ask a px 450"),
         ("granted 7", "1 granted a session"),
-        ("forgot", "restore a 250"),
+        ("forgot", "restore a 450"),
         ("refused OOM", ""),
         ("2 relock a 400", "extend a 400 if 7"),
         ("free", "2 NotHeld"),
         ("after 99", ""),
+        ("after 1", "restore a 350"),
+        ("refused OOM", ""),
+        // Ever less often.
+        ("after 199", ""),
         ("after 1", "restore a 150"),
         ("refused OOM", ""),
-        ("after 100", "restore a 50"),
-        ("refused OOM", ""),
-        ("after 50", "1 lost; release a"),
+        ("after 150", "1 lost; release a"),
     ]);
 }
 

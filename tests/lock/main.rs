@@ -8,3 +8,4 @@ mod leases;
 mod properties;
 mod scenarios;
 mod simulator;
+mod users;

@@ -415,18 +415,6 @@ fn a_holder_that_lost_the_lock_is_told_and_the_next_one_asks() {
 }
 
 #[test]
-fn another_users_equal_token_waits_and_is_handed_nothing_in_one_step() {
-    scenario(&[
-        ("1 lock a", "ask a"),
-        ("granted 7", "1 granted a"),
-        ("2 lock a user 2", ""),
-        ("3 unlock a", "release a"),
-        ("free", "3 Done; ask a"),
-        ("granted 8", "2 granted a"),
-    ]);
-}
-
-#[test]
 fn a_handover_that_the_store_refuses_is_a_release() {
     scenario(&[
         ("1 lock a", "ask a"),

@@ -41,6 +41,10 @@ impl Queue {
                 self.trouble = None;
             }
         }
+        let (user, refused) = (
+            asked.question.user(),
+            matches!(outcome, Outcome::Refused(_)),
+        );
         // What is believed was read on another connection, and what that one told may be lost.
         let stale = !planted(Fault::StaleBelief)
             && armed.is_some()
@@ -59,8 +63,11 @@ impl Queue {
             Question::HandOver { .. } => self.handover_answered(asked, outcome, turn),
             Question::Release { .. } => self.release_answered(&asked, outcome, turn),
             Question::Extend { .. } => self.extend_answered(asked, outcome, turn),
-            Question::Check { .. } => self.check_answered(outcome, turn),
+            Question::Check { .. } => self.check_answered(&asked, outcome, turn),
             Question::Restore { .. } => self.restore_answered(&asked, outcome, turn),
+        }
+        if !refused {
+            self.store_answered(user, armed, turn);
         }
         if let Some((released, question)) = forgotten {
             self.restore_after(released, &question, turn);
@@ -307,7 +314,7 @@ impl Queue {
                     // Tried again until the lease is over.
                     lease.renew_at = match planted(Fault::RenewalStopsAtError) {
                         true => lease.over_at,
-                        false => turn.now.plus_millis(NOT_NOW_PAUSE_MS),
+                        false => turn.now.plus_millis(lease.renewal_pause_ms()),
                     };
                 }
             }
@@ -363,7 +370,7 @@ impl Queue {
         }
     }
 
-    fn tell(&self, asked: &Asked, reply: Reply, turn: &mut Turn<'_>) {
+    pub(super) fn tell(&self, asked: &Asked, reply: Reply, turn: &mut Turn<'_>) {
         if let Some((request, _)) = asked.teller {
             turn.reply(request, reply);
         }

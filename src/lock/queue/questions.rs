@@ -24,9 +24,11 @@ impl Queue {
             if let Some(place) = self.places.of_token(&belief.holder, belief.user) {
                 return self.ask_for(&place.clone(), turn);
             }
-            for request in self.places.take_tries() {
+            let rights = &self.rights;
+            for request in self.places.take_tries(|user| !rights.is_stranger(user)) {
                 turn.reply(request, Reply::Nil);
             }
+            self.ask_about_strangers(turn);
         } else if let Some(first) = self.places.first()
             && self.pace.ask_at() <= turn.now
         {
@@ -37,6 +39,10 @@ impl Queue {
     }
 
     fn ask_for(&mut self, place: &Place, turn: &mut Turn<'_>) {
+        if self.is_anothers(place.user, &place.token) {
+            // Once it is seen that the other one lost the lock there is no such lease any more.
+            return self.ask(Question::Check { user: place.user }, None, turn);
+        }
         let question = Question::Ask {
             user: place.user,
             token: place.token.clone(),
@@ -74,6 +80,12 @@ impl Queue {
         turn: &Turn<'_>,
     ) -> Option<(Question, Option<(RequestId, Time)>)> {
         match errand {
+            // It does not hold the lock; but whether it may know that is the store's to say.
+            Errand::Unlock(owner) | Errand::Relock(owner, _)
+                if self.is_anothers(owner.user, &owner.token) =>
+            {
+                Some((Question::Check { user: owner.user }, owner.teller()))
+            }
             Errand::Relock(owner, lease_ms) => {
                 let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
                 let lease = self.lease_of(user, &token);
@@ -129,7 +141,9 @@ impl Queue {
                 .is_some_and(|belief| belief.holder == *token);
         match self.places.first() {
             Some(next)
-                if holds && next.user == user && !self.chain.is_long(turn.now, turn.settings) =>
+                if holds
+                    && (next.user == user || planted(Fault::HandedToAnotherUser))
+                    && !self.chain.is_long(turn.now, turn.settings) =>
             {
                 Question::HandOver {
                     user,

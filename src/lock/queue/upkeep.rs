@@ -9,8 +9,13 @@ use super::{Asked, Errand, NOT_NOW_PAUSE_MS, Queue, Restore, Turn};
 use crate::lock::{
     fault::{Fault, planted},
     lease::{Lease, renewal},
-    vocabulary::{Action, Deadline, Outcome, Question, RequestId, Time, Token, UserId},
+    vocabulary::{
+        Action, Deadline, Outcome, Question, Refusal, Reply, RequestId, Time, Token, UserId,
+    },
 };
+
+/// The pause before a lease is written back once more is doubled so often at most: to 51 s.
+const MOST_DOUBLED: u32 = 9;
 
 impl Queue {
     // ── sessions ─────────────────────────────────────────────────────────────────────────────
@@ -75,6 +80,7 @@ impl Queue {
         self.armed = None;
         self.belief = None;
         self.restore = None;
+        self.restores_refused = 0;
         self.pace.now();
         if let Some(lease) = &mut self.lease {
             // Whoever releases it does not want it back.
@@ -179,13 +185,26 @@ impl Queue {
 
     // ── and what the store answers ───────────────────────────────────────────────────────────
 
-    pub(super) fn check_answered(&mut self, outcome: Outcome, turn: &mut Turn<'_>) {
+    pub(super) fn check_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+        let user = asked.question.user();
+        // Whoever wants to be told has a token that is another user's.
+        self.tell(
+            asked,
+            match &outcome {
+                Outcome::Refused(error) => Reply::Refused(Refusal::Store(error.clone())),
+                _ => Reply::NotHeld,
+            },
+            turn,
+        );
         match outcome {
             Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, turn),
             Outcome::Free => self.free(turn),
-            // The user may not look, so no push comes either: the lease ends by itself.
-            _ => {
-                if let Some(lease) = &mut self.lease {
+            refused => {
+                if let Outcome::Refused(error) = refused {
+                    self.store_refused(user, &error, turn);
+                }
+                // Its user may not look, so no push comes either: the lease ends by itself.
+                if let Some(lease) = self.lease.as_mut().filter(|lease| lease.user == user) {
                     lease.confirm();
                 }
             }
@@ -215,10 +234,12 @@ impl Queue {
             }
             Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, turn),
             Outcome::Free => self.free(turn),
-            // Tried again until the lease is over; meanwhile others get their turn.
+            // Tried again until the lease is over, ever less often; meanwhile others get their turn.
             _ => {
+                let doubled = self.restores_refused.min(MOST_DOUBLED);
+                self.restores_refused += 1;
                 self.restore = Some(Restore {
-                    at: turn.now.plus_millis(NOT_NOW_PAUSE_MS),
+                    at: turn.now.plus_millis(NOT_NOW_PAUSE_MS << doubled),
                     over: over.clone(),
                 });
             }

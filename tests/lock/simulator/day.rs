@@ -74,6 +74,10 @@ pub(crate) struct Day {
     pub(crate) short_leases: bool,
     /// Of a new connection, the queues are told first that the store forgot.
     pub(crate) forgot_first: bool,
+    /// Users that the clients belong to.
+    pub(crate) users: usize,
+    /// Clients of a user to whom the store refuses everything, in percent.
+    pub(crate) outsiders: u64,
     /// Clients with `SESSION`, in percent.
     pub(crate) sessions: u64,
     /// Clients with `FENCE`, in percent.
@@ -117,6 +121,11 @@ impl Day {
             drifts: !calm && random.percent(25),
             short_leases: !calm && !troubled && random.percent(40),
             forgot_first: random.percent(50),
+            users: 1 + random.below(3),
+            outsiders: match calm {
+                true => 0,
+                false => random.one_of(&[0, 0, 30]),
+            },
             sessions: random.one_of(&[0, 10, 60]),
             fences: random.one_of(&[0, 30, 100]),
             counter: 0,

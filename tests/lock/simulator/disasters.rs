@@ -330,7 +330,9 @@ impl World {
         let released_by = back.and_then(|it| self.checks.released_by.get(it));
         let in_time = self.now < lost.back_at.saturating_add(SETTLED);
         let sure = !lost.doubt && !lost.unsure[gate] && !lost.was_taken;
-        let safe = sure && !owner.robbed && owner.since < lost.crashed_at;
+        // A session is renewed at a third of its lease, and told a twelfth before its end that it was not.
+        let is_late = owner.session && self.now >= lost.crashed_at + owner.lease * 7 / 12;
+        let safe = sure && !is_late && !owner.robbed && owner.since < lost.crashed_at;
         released_by == Some(&gate) && in_time && safe && self.was_well_since(gate, lost)
     }
 

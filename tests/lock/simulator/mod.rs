@@ -1,8 +1,8 @@
 //! A seeded simulator of bad days: some gates, one store, a network that delays and breaks, pushes
 //! that are late, lost and overtaken by answers, expiries told late or never; clients that vanish,
-//! come back elsewhere with the same token, die, overstay, and others that know nothing of gates; a
-//! store that hangs, refuses, forgets, or comes back with what it held a while ago; gates that are
-//! killed, and clocks that run at their own pace.
+//! come back elsewhere with the same token, die, overstay, and others that know nothing of gates;
+//! users with and without rights; a store that hangs, refuses, forgets, or comes back with what it held
+//! a while ago; gates that are killed, and clocks that run at their own pace.
 //!
 //! - `day`: what kind of day it is; `world`: its clock, and what must hold at any time;
 //! - `store`, `network`, `gates`: who takes part; a gate here is the driver of its queue;
@@ -118,6 +118,7 @@ fn many_bad_days() {
     assert!(total.sessions > seeds && total.fences > seeds && total.breaks > seeds);
     assert!(total.losses > seeds / 10 && total.deaths > seeds / 30 && total.late > seeds / 100);
     assert!(total.written_back > seeds / 50 && total.told_lost > seeds / 20);
+    assert!(total.outsiders > seeds / 10);
 }
 
 #[cfg(feature = "planted-faults")]

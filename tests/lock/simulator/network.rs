@@ -221,6 +221,7 @@ impl World {
             return;
         }
         let (link, id, question) = (message.link, message.id, &message.question);
+        self.is_asked_by_its_own_user(question);
         if let Question::Restore { over, .. } = question
             && self
                 .store
@@ -253,6 +254,19 @@ impl World {
             self.at(at, Ev::Answered(link, id, answer, version));
         }
         self.stored();
+    }
+
+    /// Nobody is granted the lock by another user's rights.
+    fn is_asked_by_its_own_user(&self, question: &Question) {
+        if let Question::Ask { user, token, .. }
+        | Question::HandOver {
+            user, to: token, ..
+        } = question
+        {
+            let client = self.clients.iter().find(|client| client.token == *token);
+            let whose = client.map(|client| client.user);
+            assert_eq!(whose, Some(*user), "{} is another user's", show(token));
+        }
     }
 
     pub(super) fn answer_arrives(

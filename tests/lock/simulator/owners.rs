@@ -7,7 +7,7 @@ use super::{
     MILLI,
     checks::{Owner, Purpose, Sent},
     day::{GRACE, LONGEST_RECONNECT, Moment, SETTLED},
-    people::{Client, Fate, SESSION_ENDS_WITHIN, USER},
+    people::{Client, Fate, OUTSIDER, SESSION_ENDS_WITHIN},
     world::{Ev, World},
 };
 
@@ -66,10 +66,12 @@ impl World {
         } = reply
         else {
             self.totals.expired += u64::from(*reply == Reply::Refused(Refusal::Expired));
+            self.outsiders_are_told_nothing(who, request, reply);
             return None;
         };
         let client = self.clients[who].clone();
         assert_eq!(*token, client.token);
+        assert_ne!(client.user, OUTSIDER, "client {who} may not have the lock");
         assert_eq!(
             fence.is_some(),
             client.fence,
@@ -80,7 +82,7 @@ impl World {
         }
         let undelivered = Event::Undelivered {
             request,
-            user: USER,
+            user: client.user,
             token: token.clone(),
         };
         match client.fate {
@@ -125,6 +127,23 @@ impl World {
         self.goes_on_to(who, request, *session);
         self.crash_at(Moment::Grant, 10 * MILLI);
         None
+    }
+
+    /// Not that the lock is held, nor that it is free: only that its own time is over.
+    fn outsiders_are_told_nothing(&mut self, who: usize, request: RequestId, reply: &Reply) {
+        let client = &self.clients[who];
+        if client.user != OUTSIDER {
+            return;
+        }
+        self.totals.outsiders += 1;
+        let due = self.checks.sent[&request].due;
+        let late = !client.try_only && due.is_some_and(|due| self.now + MILLI >= due);
+        // To whom its own gate stops listening no reply is told.
+        let deaf = client.fate == Fate::Stops;
+        assert!(
+            matches!(reply, Reply::Refused(_)) || late || deaf,
+            "client {who} may not know of the lock, and was told {reply:?}"
+        );
     }
 
     /// A grant that reached nobody was given to the next one at the same gate, unless it ended
@@ -212,7 +231,7 @@ impl World {
         let (token, lease_ms) = (client.token, client.lease_ms);
         let relock = Event::Relock {
             request,
-            user: USER,
+            user: client.user,
             token,
             lease_ms,
         };
@@ -295,7 +314,7 @@ impl World {
         let request = self.request(purpose, gate, Some(due), false);
         let unlock = Event::Unlock {
             request,
-            user: USER,
+            user: client.user,
             token: client.token,
         };
         self.feed(gate, unlock);
@@ -378,7 +397,7 @@ impl World {
         }
         let closed = Event::SessionClosed {
             request,
-            user: USER,
+            user: client.user,
             token: client.token.clone(),
             by_client,
         };

@@ -9,7 +9,8 @@ use super::{
     world::{Ev, World},
 };
 
-pub(super) const USER: UserId = UserId(0);
+/// A user to whom the store refuses everything.
+pub(crate) const OUTSIDER: UserId = UserId(9);
 
 /// So long after it unlocked a client closes the connection of its session, in microseconds.
 pub(crate) const SESSION_ENDS_WITHIN: u64 = 2_500 * MILLI;
@@ -53,6 +54,7 @@ pub(crate) enum Fate {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
+    pub(crate) user: UserId,
     pub(crate) gate: usize,
     pub(crate) fate: Fate,
     pub(crate) token: Token,
@@ -133,7 +135,12 @@ impl World {
             fate,
             Fate::Retries | Fate::RetriesAtGrant | Fate::Joins | Fate::ClosesAndRetries
         );
+        let user = match random.percent(day.outsiders) {
+            true => OUTSIDER,
+            false => UserId(u32::try_from(random.below(day.users)).unwrap()),
+        };
         Client {
+            user,
             gate: random.below(day.gates),
             fate,
             token: Token::new(format!("t{i}").into_bytes()),
@@ -271,7 +278,7 @@ impl World {
         }
         let ask = LockRequest {
             request,
-            user: USER,
+            user: client.user,
             token: client.token,
             explicit: client.explicit,
             lease_ms: client.lease_ms,
@@ -317,7 +324,7 @@ impl World {
         self.totals.vanished += 1;
         let gone = Event::Gone {
             request,
-            user: USER,
+            user: client.user,
             token: client.token.clone(),
         };
         self.feed(client.gate, gone);
@@ -357,11 +364,13 @@ impl World {
         if !self.waits(request) {
             return;
         }
-        let (gate, token) = (self.clients[who].gate, self.clients[who].token.clone());
+        let Client {
+            gate, token, user, ..
+        } = self.clients[who].clone();
         self.tell(|| format!("client {who} is not to wait any longer"));
         let stop = Event::StopWaiting {
             request,
-            user: USER,
+            user,
             token,
         };
         self.feed(gate, stop);

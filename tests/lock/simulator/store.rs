@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use lockgate::lock::{Answer, Deadline, LinkId, Outcome, Question, Token};
 
+use super::people::OUTSIDER;
+
 /// Why the store does not do what it is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
@@ -212,12 +214,16 @@ impl Store {
     fn refusal(&self, question: &Question) -> Option<Outcome> {
         let writes = !matches!(question, Question::Check { .. });
         let grows = writes && !matches!(question, Question::Release { .. });
-        match self.trouble? {
-            Trouble::Loading => Some(Outcome::NotNow(Bytes::from_static(b"LOADING"))),
-            Trouble::ReadOnly if writes => Some(Outcome::NotNow(Bytes::from_static(b"READONLY"))),
-            Trouble::NoPermission => Some(Outcome::Refused(Bytes::from_static(b"NOPERM"))),
-            Trouble::OutOfMemory if grows => Some(Outcome::Refused(Bytes::from_static(b"OOM"))),
-            Trouble::ReadOnly | Trouble::OutOfMemory => None,
+        let refused = |text| Some(Outcome::Refused(Bytes::from_static(text)));
+        match self.trouble {
+            Some(Trouble::Loading) => Some(Outcome::NotNow(Bytes::from_static(b"LOADING"))),
+            _ if question.user() == OUTSIDER => refused(b"NOPERM outsider"),
+            Some(Trouble::ReadOnly) if writes => {
+                Some(Outcome::NotNow(Bytes::from_static(b"READONLY")))
+            }
+            Some(Trouble::NoPermission) => refused(b"NOPERM"),
+            Some(Trouble::OutOfMemory) if grows => refused(b"OOM"),
+            Some(Trouble::ReadOnly | Trouble::OutOfMemory) | None => None,
         }
     }
 

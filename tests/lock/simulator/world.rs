@@ -45,6 +45,8 @@ pub(crate) struct Totals {
     pub(crate) overwritten: u64,
     /// Owners of whom nothing can be promised after a loss of data.
     pub(crate) excused: u64,
+    /// Answers to clients who may not know of the lock.
+    pub(crate) outsiders: u64,
 }
 
 impl Totals {
@@ -67,6 +69,7 @@ impl Totals {
         self.told_lost += day.told_lost;
         self.overwritten += day.overwritten;
         self.excused += day.excused;
+        self.outsiders += day.outsiders;
     }
 }
 
@@ -401,7 +404,8 @@ impl World {
         let later = self.now + (longest.unwrap_or(0) + 10) * MILLI;
         assert!(self.store.holder(later).is_none(), "a key is left");
         self.totals.commands = self.store.commands;
-        if self.day.calm {
+        // From user to user the lock goes in two steps.
+        if self.day.calm && self.day.users == 1 {
             let settings = &self.day.settings;
             let grants = self.totals.grants;
             let rows = grants / u64::from(settings.max_handoffs)
