@@ -41,6 +41,8 @@ pub struct Config {
     pub timeout: Duration,
     /// A connection that is to tell of changes is asked for a sign of life when silent this long.
     pub ping: Duration,
+    /// A shared connection that nobody used for so long, and that no lock needs, is closed.
+    pub idle: Duration,
     /// Which leases are written back into a Redis that lost data.
     pub write_back: WriteBack,
     /// For how long then no lock that is found free is taken.
@@ -146,7 +148,7 @@ impl Config {
                 threads => threads,
             },
             log: typed.parse("log", "info", log)?,
-            upstream: typed.parse_secret("upstream.url", "embedded", Upstream::parse)?,
+            upstream: Upstream::check(typed)?,
             connect_timeout,
             write_back: typed.parse("write_back.leases", "all", write_back)?,
             grace: grace(typed, shortest_grace)?,
@@ -154,6 +156,7 @@ impl Config {
             tcp_keepalive: duration(typed, "tcp_keepalive", "5m", Duration::ZERO..=HOUR)?,
             timeout: duration(typed, "upstream.timeout", "2s", MILLISECOND..=HOUR)?,
             ping: duration(typed, "upstream.ping", "5s", MILLISECOND..=HOUR)?,
+            idle: duration(typed, "upstream.idle", "1m", MILLISECOND..=DAY)?,
             key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
             leases: Leases::check(typed)?,
             queue: QueueTimes::check(typed)?,
@@ -206,6 +209,12 @@ fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
     Ok(Limits {
         clients: number(typed, "limits.clients", default.clients, 1..=MOST)?,
         locks: number(typed, "limits.locks", default.locks, 1..=MOST)?,
+        shared_connections: number(
+            typed,
+            "limits.shared_connections",
+            default.shared_connections,
+            1..=MOST,
+        )?,
         waiters: number(typed, "limits.waiters", default.waiters, 1..=MOST)?,
         released_tokens: number(
             typed,

@@ -12,6 +12,7 @@
 //! | [`gate`] | the driver: a map from lock name to queue; performs what the queues decide, keeps their timers |
 //! | [`lock`] | **the heart, pure**: the queue of one lock; events in (with the time), actions out |
 //! | [`store`] | where locks live: Redis, or the memory of this process |
+//! | [`identity`] | the users that clients are to Redis, and their credentials |
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
 //! | [`files`] | how many files, and so clients, the system allows |
 //!
@@ -30,6 +31,7 @@ pub mod config;
 pub mod error;
 pub mod files;
 pub mod gate;
+pub mod identity;
 pub mod limits;
 pub mod lock;
 pub mod resp;
@@ -48,7 +50,8 @@ use client::{Shared, address::Address, command::Bounds};
 use config::{Config, Upstream};
 use error::Error;
 use gate::Gate;
-use lock::{UserId, WriteBack};
+use identity::Users;
+use lock::WriteBack;
 use store::{
     Store,
     embedded::EmbeddedStore,
@@ -72,34 +75,32 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
 }
 
 fn shared(config: &Config, port: u16) -> Shared {
-    let (store, upstream, requires_auth): (Arc<dyn Store>, _, _) = match &config.upstream {
-        Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None, false),
+    let users = Arc::new(Users::default());
+    let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream {
+        Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
         Upstream::Redis(redis) => {
-            let store = RedisStore::new(RedisSettings {
+            let settings = RedisSettings {
                 host: redis.host.clone(),
                 port: redis.port,
-                username: redis.username.clone(),
-                password: redis.password.clone(),
+                own: redis.own(),
                 connect_timeout: config.connect_timeout,
                 timeout: config.timeout,
                 ping: config.ping,
                 grace: (config.write_back != WriteBack::Off).then_some(config.grace),
                 key_prefix: config.key_prefix.clone(),
-            });
+                connections: config.limits.shared_connections,
+                idle: config.idle,
+            };
+            let store = RedisStore::new(settings, Arc::clone(&users));
             let address = Address::new(&redis.host, redis.port, config.connect_timeout);
-            (
-                Arc::new(store),
-                Some(Arc::new(address)),
-                redis.password.is_some(),
-            )
+            (Arc::new(store), Some(Arc::new(address)))
         }
     };
     Shared {
         gate: Gate::new(store, config.lock_settings(), config.limits.clone()),
-        // Every lock command runs as the user of the upstream's URL.
-        user: UserId(0),
+        users,
         upstream,
-        requires_auth,
+        timeout: config.timeout,
         bounds: Bounds {
             key_bytes: config.limits.key_bytes,
             token_bytes: limits::TOKEN_BYTES,

@@ -43,6 +43,9 @@ pub struct Limits {
     pub clients: usize,
     /// Locks this gate knows of at a time (held or waited for); one more gets `-MAXLOCKS`.
     pub locks: usize,
+    /// Connections to Redis for locks: one for each user and database that has any; the locks of one more
+    /// get an error.
+    pub shared_connections: usize,
     /// Requests that wait for one lock; one more gets `-MAXWAITERS`.
     pub waiters: usize,
     /// Tokens that were released here and are remembered for the case that Redis brings them back;
@@ -64,6 +67,7 @@ impl Default for Limits {
         Self {
             clients: 10_000,
             locks: 1_000_000,
+            shared_connections: 1_024,
             waiters: 10_000,
             released_tokens: 50_000,
             key_bytes: 1_024,

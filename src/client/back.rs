@@ -12,11 +12,10 @@ use super::{
     local::{Local, Then},
     pipe::Pipe,
     relay::{Broken, Relay},
-    state::{State, Uncountable},
+    state::{Identity, State, Uncountable},
 };
 use crate::{
     clock,
-    error::NOAUTH,
     limits::{AMENDED_ENTRIES, OWED_REPLIES, QUEUED_COMMANDS},
     resp::{Protocol, RequestScanner},
 };
@@ -29,6 +28,19 @@ pub(super) enum Back {
 
 /// Spends what `CLIENT CACHING` left for the next command, which lockgate runs itself.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+/// To wait would be in vain: only the client's `EXEC` makes it fewer.
+fn is_not_endless(state: &State) -> Result<(), Uncountable> {
+    if state.queued() > QUEUED_COMMANDS {
+        return Err(Uncountable::Endless);
+    }
+    Ok(())
+}
+
+/// A command of this name may say who the client is.
+pub(super) fn is_login(name: &[u8]) -> bool {
+    matches!(name, b"AUTH" | b"HELLO")
+}
 
 impl Back {
     pub(super) fn new(shared: &Shared, stream: &TcpStream, peer: &str, id: u64) -> Self {
@@ -158,7 +170,7 @@ impl Back {
     pub(super) fn keeps(&self, name: &[u8]) -> bool {
         let may_end_counting = matches!(name, b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF");
         matches!(self, Self::Relay(_))
-            && (name == b"CLIENT" || may_end_counting || amend::is_amended(name))
+            && (name == b"CLIENT" || is_login(name) || may_end_counting || amend::is_amended(name))
     }
 
     /// What comes back after this command may be no replies any more.
@@ -175,25 +187,26 @@ impl Back {
         }
     }
 
-    /// Whether lock commands may run now.
+    /// Who the client is to Redis, and how often that has changed.
     ///
     /// # Errors
-    /// The error for the client, without the leading `-`.
-    pub(super) fn may_lock(&self, shared: &Shared) -> Result<(), String> {
+    /// Nobody knows: the error for the client, without the leading `-`.
+    pub(super) fn identity(&self) -> Result<(&Identity, u64), &'static str> {
         let Self::Relay(relay) = self else {
-            return Ok(());
+            return Ok((&Identity::Anonymous, 0));
         };
-        if shared.requires_auth && !relay.state.authenticated() {
-            return Err(NOAUTH.to_owned());
-        }
-        if !relay.state.certain() {
-            return Err(
+        let identity = relay.state.identity();
+        match identity {
+            (Identity::NotKept, _) => {
+                Err("ERR the user of this connection cannot take locks: its \
+                                           name and password are too long to be kept; AUTH again")
+            }
+            _ if !relay.state.certain() => Err(
                 "ERR which user this connection has is not known: a HELLO with AUTH failed, \
-                        which may have changed it; AUTH again"
-                    .to_owned(),
-            );
+                 which may have changed it; AUTH again",
+            ),
+            known => Ok(known),
         }
-        Ok(())
     }
 
     /// The first `count` bytes of the inbox go to Redis.
@@ -209,11 +222,22 @@ impl Back {
         match self {
             Self::Relay(relay) => {
                 relay.state.sent(command)?;
-                // To wait would be in vain: only the client's EXEC makes it fewer.
-                if relay.state.queued() > QUEUED_COMMANDS {
-                    return Err(Uncountable::Endless);
-                }
-                Ok(())
+                is_not_endless(&relay.state)
+            }
+            Self::Local(_) => Ok(()),
+        }
+    }
+
+    /// As [`sent`](Self::sent), for a command that [`is_login`], with its arguments.
+    pub(super) fn sent_login(
+        &mut self,
+        command: &RequestScanner,
+        arguments: &[Bytes],
+    ) -> Result<(), Uncountable> {
+        match self {
+            Self::Relay(relay) => {
+                relay.state.sent_login(command, arguments)?;
+                is_not_endless(&relay.state)
             }
             Self::Local(_) => Ok(()),
         }

@@ -30,12 +30,7 @@ use std::{
 use bytes::Bytes;
 use tokio::{net::TcpStream, sync::watch};
 
-use crate::{
-    clock, error,
-    gate::Gate,
-    limits::Limits,
-    lock::{Time, UserId},
-};
+use crate::{clock, error, gate::Gate, identity::Users, limits::Limits, lock::Time};
 
 pub mod address;
 mod ahead;
@@ -67,11 +62,11 @@ pub struct Shared {
     /// Where they wait for locks.
     pub gate: Arc<Gate>,
     /// On whose behalf.
-    pub user: UserId,
+    pub users: Arc<Users>,
     /// The Redis behind this gate. None: locks live in this process.
     pub upstream: Option<Arc<Address>>,
-    /// Lock commands are for clients only that Redis has authenticated.
-    pub requires_auth: bool,
+    /// How long an answer of Redis may take, where its client does not say.
+    pub timeout: Duration,
     /// What a lock command is held to.
     pub bounds: command::Bounds,
     /// The lease of a client that names none, in milliseconds.

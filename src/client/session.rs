@@ -38,13 +38,16 @@ use crate::{
     error::SHUTDOWN,
     gate::{self, Answer, Grant, Info, Pending},
     limits::{LEAST_BUFFER_BYTES, LINE_BYTES},
-    lock::Token,
+    lock::{Token, UserId},
     resp::{Protocol, RequestScanner},
     store::Later,
 };
 
+mod admission;
 mod locking;
 mod passing;
+
+use admission::{Admitted, AtDoor};
 
 /// How often to look whether a client that is not read from has closed.
 const LOOK_FOR_CLOSE: Duration = Duration::from_millis(50);
@@ -57,6 +60,7 @@ const LINGER: Duration = Duration::from_secs(10);
 pub(super) struct Session {
     shared: Arc<Shared>,
     who: gate::Client,
+    admitted: Option<Admitted>,
     client: Pipe,
     back: Back,
     scanner: RequestScanner,
@@ -83,6 +87,8 @@ pub(super) struct Session {
     held: Held,
     /// The lock command that runs gets no reply (`CLIENT REPLY OFF` or `SKIP`).
     silent: bool,
+    /// The lock command that begins has waited so long for that, in milliseconds.
+    waited_ms: u64,
     /// When to look whether a client that is not read from has closed.
     watch: Option<Pin<Box<Sleep>>>,
     /// When to give up what still runs for a client that closed.
@@ -110,10 +116,14 @@ enum Turn {
     Next(Bytes),
     /// The next command, once everything before it is answered.
     Settling,
+    /// A lock command of a client that may have to authenticate first.
+    AtDoor(AtDoor),
     /// A lock command at the gate.
     Running(Running),
     /// `LOCKINFO`.
     Looking(Later<Result<Info, Bytes>>),
+    /// `LOCKS`, with its pattern and its count, of a client that may not know names.
+    Listing(Later<Result<(), Bytes>>, Option<Bytes>, Option<usize>),
     /// A lock command that was answered; the reply is to be written.
     Answered(Answer),
     /// A command that is refused, once everything before it is answered.
@@ -149,9 +159,10 @@ impl Session {
         client.probe_after(shared.tcp_keepalive)?;
         Ok(Self {
             who: gate::Client {
-                user: shared.user,
+                user: UserId::ANONYMOUS,
                 label: Arc::from(peer),
             },
+            admitted: None,
             client,
             back,
             shared,
@@ -169,6 +180,7 @@ impl Session {
             draining: false,
             held: Held::default(),
             silent: false,
+            waited_ms: 0,
             watch: None,
             linger: None,
         })
@@ -220,7 +232,11 @@ impl Session {
     }
 
     fn is_waiting(&self) -> bool {
-        matches!(&self.turn, Turn::Running(running) if running.waiting.is_some())
+        match &self.turn {
+            Turn::Running(running) => running.waiting.is_some(),
+            Turn::AtDoor(at_door) => at_door.is_waiting(),
+            _ => false,
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -429,12 +445,17 @@ impl Session {
                 }
                 true
             }
+            Turn::AtDoor(at_door) => self.await_admission(cx, at_door),
             Turn::Running(running) => self.await_gate(cx, running),
             Turn::Looking(mut look) => match look.as_mut().poll(cx) {
                 Poll::Ready(info) => {
                     self.write_answer(|out, protocol| answer::info(out, protocol, info))
                 }
                 Poll::Pending => self.stay(Turn::Looking(look)),
+            },
+            Turn::Listing(mut may, pattern, count) => match may.as_mut().poll(cx) {
+                Poll::Ready(may) => self.list(may, pattern, count),
+                Poll::Pending => self.stay(Turn::Listing(may, pattern, count)),
             },
             Turn::Answered(answer) => self.answer(answer),
             Turn::Refusing(text) => {

@@ -27,17 +27,21 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use thiserror::Error;
 
 use super::amend::Amendment;
 use crate::resp::{Protocol, ProtocolError, ReplyScanner, ReplyStep, RequestScanner};
 
 mod command;
+mod login;
 mod replies;
 mod visibility;
 
 pub use command::is_plain;
 use command::{Command, ReplyMode};
+pub use login::Identity;
+use login::Logins;
 pub use visibility::Visibility;
 
 /// Goes to Redis in the place of the other two.
@@ -121,6 +125,7 @@ pub struct State {
     database: u32,
     login: Option<u64>,
     logins_sent: u64,
+    logins: Logins,
     /// Redis may have logged in before it refused what else it was asked.
     login_in_doubt: bool,
     subscriptions: Subscriptions,
@@ -169,6 +174,24 @@ impl State {
                 self.push(command.numbered(self.logins_sent));
             }
             _ => self.push(command),
+        }
+        Ok(())
+    }
+
+    /// As [`State::sent`], for an `AUTH` or `HELLO` with these arguments: what it says of who the client
+    /// is will be known. Of one that was but [`State::sent`] it is not.
+    ///
+    /// # Errors
+    /// As [`State::sent`].
+    pub fn sent_login(
+        &mut self,
+        command: &RequestScanner,
+        arguments: &[Bytes],
+    ) -> Result<(), Uncountable> {
+        let before = self.logins_sent;
+        self.sent(command)?;
+        if self.logins_sent > before {
+            self.logins.sent(self.logins_sent, arguments);
         }
         Ok(())
     }
@@ -333,6 +356,12 @@ impl State {
         self.logins_sent
     }
 
+    /// Who the client is to Redis, and how often that has changed: a `RESET` makes it nobody anew. Where
+    /// the identity is [`certain`](State::certain).
+    pub fn identity(&self) -> (&Identity, u64) {
+        self.logins.identity()
+    }
+
     /// `MULTI` was answered, and no `EXEC`, `DISCARD` or `RESET` since.
     pub fn in_transaction(&self) -> bool {
         self.in_transaction
@@ -463,6 +492,7 @@ impl State {
         self.protocol = Protocol::Resp2;
         self.database = 0;
         self.login = None;
+        self.logins.reset();
         self.login_in_doubt = false;
         self.subscriptions = Subscriptions::default();
         // As Redis does: the SKIP of this very command goes on.

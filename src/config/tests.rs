@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io::Write};
 
 use super::*;
+use crate::identity::Credentials;
 
 /// The file that documents every key.
 const DOCUMENTED: &str = include_str!("../../config/lockgate.toml");
@@ -116,8 +117,8 @@ fn every_key_of_the_file_is_a_variable_too() {
             nothing_typed().variable(&name, &default).starts(),
             Config::default()
         );
-        // Nothing is what every key but the prefix refuses: so the variable was not overlooked.
-        if key != "lock.key_prefix" {
+        // Nothing is what every key but these refuses: so the variable was not overlooked.
+        if !["lock.key_prefix", "upstream.user", "upstream.password"].contains(&key) {
             assert_names(
                 &nothing_typed().variable(&name, "").refused(),
                 &[key, &name],
@@ -139,7 +140,7 @@ fn each_key_of_the_file_does_what_it_says() {
             log = "warn,lockgate=debug"
             drain = "18ms"
             tcp_keepalive = "19s"
-            upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms" }
+            upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms", idle = "5ms" }
             lock.key_prefix = "p:"
             lock.lease = "6ms"
             lock.min_lease = "5ms"
@@ -155,6 +156,7 @@ fn each_key_of_the_file_does_what_it_says() {
             [limits]
             clients = 15
             locks = 16
+            shared_connections = 21
             waiters = 17
             released_tokens = 20
             key_bytes = 18
@@ -173,6 +175,7 @@ fn each_key_of_the_file_does_what_it_says() {
     assert_eq!(config.connect_timeout, Duration::from_millis(1));
     assert_eq!(config.timeout, Duration::from_millis(3));
     assert_eq!(config.ping, Duration::from_millis(4));
+    assert_eq!(config.idle, Duration::from_millis(5));
     assert_eq!(config.write_back, WriteBack::Session);
     assert_eq!(config.grace, Duration::from_secs(2));
     assert_eq!(config.drain, Duration::from_millis(18));
@@ -204,6 +207,7 @@ fn each_key_of_the_file_does_what_it_says() {
     let limits = Limits {
         clients: 15,
         locks: 16,
+        shared_connections: 21,
         waiters: 17,
         released_tokens: 20,
         key_bytes: 18,
@@ -342,7 +346,7 @@ fn a_file_that_cannot_be_read_is_named() {
 #[test]
 fn a_redis_url_may_name_a_user_a_password_and_a_port() {
     let parsed = |url: &str| match nothing_typed().upstream(url).starts().upstream {
-        Upstream::Redis(a) => (a.host, a.port, a.username, a.password),
+        Upstream::Redis(a) => (a.host, a.port, a.user, a.password),
         Upstream::Embedded => panic!("{url} names a Redis"),
     };
     let some = |text: &str| Some(text.to_owned());
@@ -389,6 +393,45 @@ fn a_url_that_is_none_is_refused_without_showing_its_password() {
 fn printing_a_configuration_shows_no_password() {
     let config = nothing_typed().upstream("redis://u:hunter2@r").starts();
     assert!(!format!("{config:?} {config:#?}").contains("hunter2"));
+    let keys = "upstream.url = \"redis://r\"\nupstream.password = \"hunter2\"";
+    let config = nothing_typed().file(keys).starts();
+    assert!(!format!("{config:?} {config:#?}").contains("hunter2"));
+}
+
+#[test]
+fn lockgates_own_account_is_named_by_the_url_or_by_the_keys_beside_it() {
+    let own = |file: &str| match nothing_typed().file(file).starts().upstream {
+        Upstream::Redis(redis) => redis.own(),
+        Upstream::Embedded => panic!("{file} names a Redis"),
+    };
+    let account =
+        |name: &str, password: &str| Credentials::new(name.as_bytes(), password.as_bytes());
+    for (file, expected) in [
+        ("url = \"redis://r\"", None),
+        ("url = \"redis://u:p@r\"", account("u", "p")),
+        (
+            "url = \"redis://r\"\nuser = \"u\"\npassword = \"p\"",
+            account("u", "p"),
+        ),
+        ("url = \"redis://u@r\"\npassword = \"p\"", account("u", "p")),
+        (
+            "url = \"redis://r\"\npassword = \"p\"",
+            account("default", "p"),
+        ),
+        ("url = \"redis://u@r\"", account("u", "")),
+    ] {
+        assert_eq!(own(&format!("[upstream]\n{file}")), expected, "{file}");
+    }
+    let twice = "[upstream]\nurl = \"redis://:hunter2@r\"\npassword = \"hunter3\"";
+    let line = nothing_typed().file(twice).refused();
+    assert_names(&line, &["upstream.password", "upstream.url"]);
+    assert!(!line.contains("hunter"), "{line}");
+    let long = format!(
+        "[upstream]\nurl = \"redis://r\"\npassword = \"{}\"",
+        "x".repeat(9_000)
+    );
+    let line = nothing_typed().file(&long).refused();
+    assert!(line.contains("8192") && !line.contains("xxx"), "{line}");
 }
 
 #[test]

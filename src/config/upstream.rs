@@ -4,6 +4,9 @@ use std::fmt;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
+use super::typed::{Error, Typed};
+use crate::identity::{CREDENTIAL_BYTES, Credentials, DEFAULT};
+
 const ALLOWED: &str = "\"embedded\", or redis://[user[:password]@]host[:port] \
                        (the database is each client's own choice)";
 
@@ -16,20 +19,45 @@ pub enum Upstream {
     Redis(RedisAddress),
 }
 
-/// What a `redis://` URL says. Printing one does not show the password.
+/// Which Redis, and the gate's own account there. Printing one does not show the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
     /// A name or an IP address (version 6 without brackets).
     pub host: String,
     /// The TCP port.
     pub port: u16,
-    /// The user, where one is named.
-    pub username: Option<String>,
-    /// The password, where one is given. Nothing may print it.
+    /// Who the gate is where it asks on its own account. No client has the rights of it.
+    pub user: Option<String>,
+    /// Its password. Nothing may print it.
     pub password: Option<String>,
 }
 
 impl Upstream {
+    /// The URL, and the account that it or the keys beside it name.
+    pub(super) fn check(typed: &mut Typed) -> Result<Self, Error> {
+        let mut upstream = typed.parse_secret("upstream.url", "embedded", Self::parse)?;
+        let user = typed.parse("upstream.user", "", |text| Ok(text.to_owned()))?;
+        let password = typed.parse_secret("upstream.password", "", |text| {
+            let fits = Credentials::new(user.as_bytes(), text.as_bytes()).is_some();
+            let most = format!("at most {CREDENTIAL_BYTES} bytes, with the user");
+            fits.then(|| text.to_owned()).ok_or(most)
+        })?;
+        if let Self::Redis(redis) = &mut upstream {
+            for (text, mine, key) in [
+                (user, &mut redis.user, "upstream.user"),
+                (password, &mut redis.password, "upstream.password"),
+            ] {
+                if !text.is_empty() && mine.replace(text).is_some() {
+                    return Err(Error::Twice(
+                        key.to_owned(),
+                        "that in upstream.url".to_owned(),
+                    ));
+                }
+            }
+        }
+        Ok(upstream)
+    }
+
     /// Reads `embedded` or a URL; else says what is allowed, without repeating what was given.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text == "embedded" {
@@ -58,9 +86,17 @@ impl RedisAddress {
         Some(Self {
             host: host.clone(),
             port: *port,
-            username: redis.username().map(str::to_owned),
+            user: redis.username().map(str::to_owned),
             password: redis.password().map(str::to_owned),
         })
+    }
+
+    /// The gate's own account. Without a name it is Redis's `default` user; a user may need no password.
+    pub fn own(&self) -> Option<Credentials> {
+        let (user, password) = (self.user.as_deref(), self.password.as_deref());
+        let name = user.map_or(DEFAULT, str::as_bytes);
+        user.or(password)?;
+        Credentials::new(name, password.unwrap_or_default().as_bytes())
     }
 }
 
@@ -69,7 +105,7 @@ impl fmt::Debug for RedisAddress {
         f.debug_struct("RedisAddress")
             .field("host", &self.host)
             .field("port", &self.port)
-            .field("username", &self.username)
+            .field("user", &self.user)
             .field("password", &self.password.as_ref().map(|_| "not shown"))
             .finish()
     }

@@ -19,6 +19,7 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -35,7 +36,7 @@ use crate::{
         Action, Event, LinkId, LockRequest, Question, QuestionId, Queue, Refusal, Reply, RequestId,
         Settings, Snapshot, Time, Token, UserId, Wait, WriteBack,
     },
-    store::{Later, Listener, LockName, Look, Store},
+    store::{Admission, Later, Listener, LockName, Look, Needed, Store},
 };
 
 mod pending;
@@ -175,6 +176,9 @@ impl Gate {
         store.listen(Arc::new(Ear(gate.this.clone())));
         store.connect();
         gate.runtime.spawn(timers::keep(gate.this.clone(), timers));
+        if let Some(every) = gate.store.closes_unused_every() {
+            gate.runtime.spawn(close_unused(gate.this.clone(), every));
+        }
         gate
     }
 
@@ -191,10 +195,7 @@ impl Gate {
         reply_to.mailbox.clone_from(&wish.session);
         let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
         if full && !self.queues.contains_key(&name) {
-            // The pending one finds its reply there.
-            let _ = reply_to
-                .reply_to
-                .send(Reply::Refused(Refusal::TooManyLocks));
+            self.refuse_one_more(name, reply_to);
             return pending;
         }
         let wait = match (wish.try_only, wish.wait_ms) {
@@ -215,6 +216,20 @@ impl Gate {
         };
         self.feed(&name, Event::Lock(ask), Some(reply_to));
         pending
+    }
+
+    /// As many locks are known as may be. But that this one is not among them is only for those to know
+    /// who may look at it.
+    fn refuse_one_more(&self, name: LockName, caller: Caller) {
+        let look = self.store.look(&name, caller.user);
+        self.runtime.spawn(async move {
+            let refusal = match look.await {
+                Ok(_) => Refusal::TooManyLocks,
+                Err(error) => Refusal::Store(error),
+            };
+            // The pending one finds its reply there.
+            let _ = caller.reply_to.send(Reply::Refused(refusal));
+        });
     }
 
     /// `UNLOCK`. It runs even if the [`Pending`] is dropped.
@@ -260,6 +275,28 @@ impl Gate {
             )
         });
         Ok(Info { look, here })
+    }
+
+    /// Whether somebody may do anything who connects now and does not authenticate. Waits for the
+    /// store's answer no longer than `patience`; for ever without.
+    pub fn admits_anonymous(&self, patience: Option<Duration>) -> Later<Admission> {
+        self.store.admits_anonymous(patience)
+    }
+
+    /// Why the store does not answer those who have not authenticated, where it knows: an error's text,
+    /// without the leading `-`.
+    pub fn trouble(&self, database: u32) -> Option<Bytes> {
+        let key = Bytes::new();
+        self.store
+            .trouble(&LockName { database, key }, UserId::ANONYMOUS)
+    }
+
+    /// Whether this client may have [`Gate::locks`].
+    ///
+    /// # Errors
+    /// What the store says, without the leading `-`.
+    pub fn may_list(&self, database: u32, client: &Client) -> Later<Result<(), Bytes>> {
+        self.store.may_list(database, client.user)
     }
 
     /// `LOCKS`: the locks of a database that are held or waited for here and whose name `matches`,
@@ -515,6 +552,31 @@ impl Gate {
     fn names(&self) -> Vec<LockName> {
         let names = self.queues.iter().map(|entry| entry.key().clone());
         names.collect()
+    }
+}
+
+impl Gate {
+    /// What the queues need of the store though they ask nothing now.
+    fn needed(&self) -> Needed {
+        let mut needed = Needed::default();
+        for entry in &self.queues {
+            let (users, link) = entry.queue.needs();
+            let database = entry.key().database;
+            needed
+                .users
+                .extend(users.into_iter().map(|user| (user, database)));
+            needed.links.extend(link);
+        }
+        needed
+    }
+}
+
+/// Has the store close what nobody uses, for as long as there is a gate.
+async fn close_unused(gate: Weak<Gate>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let Some(gate) = gate.upgrade() else { return };
+        gate.store.close_unused(&|| gate.needed());
     }
 }
 

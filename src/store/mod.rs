@@ -4,7 +4,7 @@
 //! - [`redis`]: a Redis (or Valkey) node, over one shared connection per user and database.
 //! - [`embedded`]: the memory of this process.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -30,6 +30,26 @@ pub struct Look {
     pub held: bool,
     /// As `PTTL`: milliseconds to its expiry, -1 without one, -2 where nobody holds it.
     pub ttl_ms: i64,
+}
+
+/// Whether somebody who has not authenticated may do anything at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    /// It may try.
+    Welcome,
+    /// Not without a password: the store's own error, without the leading `-`.
+    Refused(Bytes),
+    /// The store does not say; why, where that is known.
+    Unanswered(Option<Bytes>),
+}
+
+/// What locks need of the store though nobody asks it anything now.
+#[derive(Debug, Default)]
+pub struct Needed {
+    /// Users with leases or requests, by database.
+    pub users: HashSet<(UserId, u32)>,
+    /// Connections that are to tell of changes.
+    pub links: HashSet<LinkId>,
 }
 
 /// A future that owns what it needs.
@@ -59,6 +79,33 @@ pub trait Store: Send + Sync + 'static {
     fn is_reserved(&self, name: &LockName) -> bool {
         let _ = name;
         false
+    }
+
+    /// Whether somebody who connects now, and does not authenticate, may do anything. Waits for an
+    /// answer no longer than `patience`; for ever without.
+    fn admits_anonymous(&self, patience: Option<Duration>) -> Later<Admission> {
+        let _ = patience;
+        Box::pin(std::future::ready(Admission::Welcome))
+    }
+
+    /// Whether the user may see the names of all there is in the database.
+    ///
+    /// # Errors
+    /// As [`Store::look`].
+    fn may_list(&self, database: u32, user: UserId) -> Later<Result<(), Bytes>> {
+        let _ = (database, user);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// How often [`Store::close_unused`] is to be called. None: never.
+    fn closes_unused_every(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Closes the connections that nobody used for a while, and that no lock needs. What locks need is
+    /// asked only where there is such a connection: it takes a look at every lock.
+    fn close_unused(&self, needed: &dyn Fn() -> Needed) {
+        let _ = needed;
     }
 
     /// Looks at a lock without touching it.

@@ -17,6 +17,7 @@ mod catalog;
 mod crowd;
 mod faults;
 mod headline;
+mod identity;
 mod leaving;
 mod nonsense;
 mod order;

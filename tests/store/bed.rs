@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lockgate::{
+    identity::{Credentials, User, Users},
     lock::{Answer, Deadline, LinkId, Outcome, Question, Token, UserId},
     store::{
         Later, Listener, LockName, Look, Store,
@@ -21,7 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// A lease that does not end within a test.
 pub(crate) const LONG: u64 = 600_000;
 
-const USER: UserId = UserId(0);
+const USER: UserId = UserId::ANONYMOUS;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
@@ -61,34 +62,60 @@ impl Listener for NobodyListens {
 
 pub(crate) struct Bed {
     store: Arc<dyn Store>,
+    /// On whose behalf it asks.
+    pub(crate) user: Arc<User>,
+    pub(crate) users: Arc<Users>,
     told: mpsc::UnboundedReceiver<Told>,
     pub(crate) server: Option<Server>,
 }
 
 impl Bed {
-    fn new(store: impl Store, server: Option<Server>) -> Self {
+    fn new(store: impl Store, users: Arc<Users>, server: Option<Server>) -> Self {
         let (sender, told) = mpsc::unbounded_channel();
         store.listen(Arc::new(Recorder(sender)));
         Self {
             store: Arc::new(store),
+            user: users.anonymous(),
+            users,
             told,
             server,
         }
     }
 
     pub(crate) fn embedded() -> Self {
-        Self::new(EmbeddedStore::new(), None)
+        Self::new(EmbeddedStore::new(), Arc::default(), None)
     }
 
     pub(crate) fn redis() -> Self {
         let server = Server::start();
-        let store = RedisStore::new(server.settings());
-        Self::new(store, Some(server))
+        let bed = Self::at(server.settings());
+        Self {
+            server: Some(server),
+            ..bed
+        }
     }
 
     /// A store for a server that is none of the bed's.
     pub(crate) fn at(settings: RedisSettings) -> Self {
-        Self::new(RedisStore::new(settings), None)
+        let users: Arc<Users> = Arc::default();
+        Self::new(RedisStore::new(settings, Arc::clone(&users)), users, None)
+    }
+
+    /// The same, which asks as this user.
+    pub(crate) fn at_as(settings: RedisSettings, name: &str, password: &str) -> Self {
+        let mut bed = Self::at(settings);
+        bed.becomes(name, password);
+        bed
+    }
+
+    /// From now on it asks as this user, whom Redis accepted by this password.
+    pub(crate) fn becomes(&mut self, name: &str, password: &str) {
+        let credentials = Credentials::new(name.as_bytes(), password.as_bytes()).unwrap();
+        self.user = self.users.accepted(&credentials);
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
     }
 
     /// What the store tells next.
@@ -121,7 +148,8 @@ impl Bed {
     }
 
     pub(crate) async fn ask(&self, name: &LockName, token: &str, lease_ms: u64) -> Answer {
-        self.put(name, ask(token, lease_ms)).await
+        self.put(name, ask_as(self.user.id(), token, lease_ms))
+            .await
     }
 
     /// A lock that is held now: when its lease ends.
@@ -141,7 +169,7 @@ impl Bed {
         to: &str,
     ) -> Answer {
         let question = Question::HandOver {
-            user: USER,
+            user: self.user.id(),
             from: token(from),
             only_if,
             to: token(to),
@@ -161,23 +189,33 @@ impl Bed {
         holder: &str,
         only_if: Option<Deadline>,
     ) -> Outcome {
-        self.put(
-            name,
-            Question::Release {
-                user: USER,
-                token: token(holder),
-                only_if,
-            },
-        )
-        .await
-        .outcome
+        let question = Question::Release {
+            user: self.user.id(),
+            token: token(holder),
+            only_if,
+        };
+        self.put(name, question).await.outcome
+    }
+
+    pub(crate) async fn release_answer(&self, name: &LockName, holder: &str) -> Answer {
+        let question = Question::Release {
+            user: self.user.id(),
+            token: token(holder),
+            only_if: None,
+        };
+        self.put(name, question).await
+    }
+
+    pub(crate) async fn check(&self, name: &LockName) -> Answer {
+        let user = self.user.id();
+        self.put(name, Question::Check { user }).await
     }
 
     pub(crate) async fn extend(&self, name: &LockName, holder: &str, lease_ms: u64) -> Answer {
         self.put(
             name,
             Question::Extend {
-                user: USER,
+                user: self.user.id(),
                 token: token(holder),
                 lease_ms,
                 expects: None,
@@ -187,7 +225,7 @@ impl Bed {
     }
 
     pub(crate) async fn try_look(&self, name: &LockName) -> Result<Look, Bytes> {
-        tokio::time::timeout(PATIENCE, self.store.look(name, USER))
+        tokio::time::timeout(PATIENCE, self.store.look(name, self.user.id()))
             .await
             .expect("the store answers")
     }
@@ -207,8 +245,12 @@ impl Bed {
 }
 
 pub(crate) fn ask(holder: &str, lease_ms: u64) -> Question {
+    ask_as(USER, holder, lease_ms)
+}
+
+pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> Question {
     Question::Ask {
-        user: USER,
+        user,
         token: token(holder),
         lease_ms,
         fence: false,

@@ -304,12 +304,7 @@ async fn who_may_not_kill_is_connected_anew_too() {
     let () = other
         .say("ACL SETUSER ann on >pw ~* &* +@all -client|kill -client|info")
         .await;
-    let settings = RedisSettings {
-        username: Some("ann".into()),
-        password: Some("pw".into()),
-        ..server.settings()
-    };
-    let mut bed = Bed::at(settings);
+    let mut bed = Bed::at_as(server.settings(), "ann", "pw");
     let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
     other.kill_others().await;
     assert_eq!(bed.told().await, Told::Deaf(before));
@@ -321,8 +316,8 @@ async fn greet(stream: &mut TcpStream) {
     let mut heard = Vec::new();
     for (word, answer) in [
         ("HELLO", "%1\r\n+proto\r\n:3\r\n"),
-        ("TRACKING", "+OK\r\n"),
         ("INFO", "-ERR unknown subcommand\r\n"),
+        ("TRACKING", "+OK\r\n"),
     ] {
         while !String::from_utf8_lossy(&heard).contains(word) {
             assert!(stream.read_buf(&mut heard).await.unwrap() > 0);

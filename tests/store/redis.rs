@@ -129,13 +129,14 @@ pub(crate) fn settings(port: u16) -> RedisSettings {
     RedisSettings {
         host: "127.0.0.1".to_owned(),
         port,
-        username: None,
-        password: None,
+        own: None,
         connect_timeout: Duration::from_secs(1),
         timeout: Duration::from_secs(5),
         ping: Duration::from_secs(600),
         grace: None,
         key_prefix: Bytes::new(),
+        connections: 1_024,
+        idle: Duration::from_secs(60),
     }
 }
 

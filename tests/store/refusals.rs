@@ -153,23 +153,18 @@ async fn scripts_that_redis_forgot_are_sent_again() {
 #[tokio::test]
 async fn a_password_opens_and_a_wrong_one_is_told_to_whoever_asks() {
     let server = Server::start_with(&["--requirepass", "open sesame"]);
-    let right = RedisSettings {
-        password: Some("open sesame".into()),
-        ..server.settings()
-    };
-    Bed::at(right.clone()).hold(&lock("a"), "me").await;
+    let bed = Bed::at_as(server.settings(), "default", "open sesame");
+    bed.hold(&lock("a"), "me").await;
 
-    let bed = Bed::at(RedisSettings {
-        password: Some("sesame".into()),
-        ..right
-    });
+    let bed = Bed::at_as(server.settings(), "default", "sesame");
     for _ in 0..3 {
         let text = "WRONGPASS invalid username-password pair or user is disabled.";
         assert_eq!(refused(&bed.ask(&lock("b"), "me", LONG).await), text);
         assert_eq!(bed.try_look(&lock("b")).await.unwrap_err(), text);
     }
     let bed = Bed::at(server.settings());
-    assert!(refused(&bed.ask(&lock("b"), "me", LONG).await).starts_with("NOAUTH "));
+    let text = "NOAUTH Authentication required.";
+    assert_eq!(refused(&bed.ask(&lock("b"), "me", LONG).await), text);
 }
 
 #[tokio::test]
@@ -177,31 +172,145 @@ async fn a_password_that_becomes_right_opens() {
     let server = Server::start();
     let mut other = server.client().await;
     let () = other.say("ACL SETUSER ann on >old ~* &* +@all").await;
-    let settings = RedisSettings {
-        username: Some("ann".into()),
-        password: Some("new".into()),
-        ..server.settings()
-    };
-    let bed = Bed::at(settings);
+    let bed = Bed::at_as(server.settings(), "ann", "new");
     assert!(refused(&bed.ask(&lock("a"), "me", LONG).await).starts_with("WRONGPASS "));
     let () = other.say("ACL SETUSER ann >new").await;
     bed.hold(&lock("a"), "me").await;
 }
 
+/// Who comes with the new password is not held up by the old one, nor is who came with the old one.
+#[tokio::test]
+async fn of_several_passwords_the_one_that_works_opens() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let () = other.say("ACL SETUSER ann on >old >new ~* &* +@all").await;
+    let mut bed = Bed::at_as(server.settings(), "ann", "new");
+    bed.becomes("ann", "old");
+    let () = other.say("ACL SETUSER ann <old").await;
+    bed.hold(&lock("a"), "me").await;
+    assert_eq!(bed.user.credentials().len(), 1, "the dead one is forgotten");
+}
+
+#[tokio::test]
+async fn a_password_may_be_any_bytes() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let password = "\u{e9}\r\n$1\r\n \"x'";
+    let words: [&[u8]; 6] = [
+        b"SETUSER",
+        b"ann",
+        b"on",
+        &[b">", password.as_bytes()].concat(),
+        b"~*",
+        b"+@all",
+    ];
+    let () = other.say_bytes("ACL", &words).await;
+    Bed::at_as(server.settings(), "ann", password)
+        .hold(&lock("a"), "me")
+        .await;
+}
+
+/// Each user has its own connection, and Redis's own rules.
 #[tokio::test]
 async fn what_the_user_may_not_is_refused_in_the_words_of_redis() {
     let server = Server::start();
     let mut other = server.client().await;
-    let () = other.say("ACL SETUSER ann on >pw ~mine:* &* +@all").await;
-    let settings = RedisSettings {
-        username: Some("ann".into()),
-        password: Some("pw".into()),
-        ..server.settings()
-    };
-    let bed = Bed::at(settings);
-    bed.hold(&lock("mine:a"), "me").await;
-    assert!(refused(&bed.ask(&lock("other"), "me", LONG).await).starts_with("NOPERM "));
-    assert!(!other.say::<bool>("EXISTS other").await);
+    for user in ["ann", "ben"] {
+        let rule = format!("ACL SETUSER {user} on >pw ~{user}:* &* +@all");
+        let () = other.say(&rule).await;
+    }
+    let mut bed = Bed::at_as(server.settings(), "ann", "pw");
+    bed.hold(&lock("ann:a"), "me").await;
+    assert_eq!(refused(&bed.ask(&lock("ben:a"), "me", LONG).await), NO_KEY);
+    bed.becomes("ben", "pw");
+    bed.hold(&lock("ben:a"), "me").await;
+    assert_eq!(refused(&bed.ask(&lock("ann:a"), "me", LONG).await), NO_KEY);
+    assert_eq!(
+        refused(&bed.hand_over(&lock("ann:a"), "me", "you").await),
+        NO_KEY
+    );
+    assert_eq!(
+        refused(&bed.extend(&lock("ann:a"), "me", LONG).await),
+        NO_KEY
+    );
+    assert_eq!(
+        bed.release(&lock("ann:a"), "me").await,
+        Outcome::Refused(NO_KEY.into())
+    );
+    assert_eq!(refused(&bed.check(&lock("ann:a")).await), NO_KEY);
+    assert_eq!(bed.try_look(&lock("ann:a")).await.unwrap_err(), NO_KEY);
+    assert_eq!(bed.store().may_list(0, bed.user.id()).await, Ok(()));
+    bed.becomes("ann", "pw");
+    assert_eq!(
+        held(&bed.ask(&lock("ann:a"), "you", LONG).await).0,
+        token("me")
+    );
+}
+
+const NO_KEY: &str =
+    "NOPERM this user has no permissions to access one of the keys used as arguments";
+
+/// Inside a script Redis does not name the command; the client reads what it says to the command itself.
+#[tokio::test]
+async fn a_command_that_the_user_may_not_run_is_named() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let mut bed = Bed::at(server.settings());
+    bed.hold(&lock("a"), "me").await;
+    for denied in [
+        "set", "get", "pttl", "setrange", "pexpire", "del", "evalsha", "eval",
+    ] {
+        let rule = format!("ACL SETUSER {denied} on >pw ~* &* +@all -{denied}");
+        let () = other.say(&rule).await;
+        let () = other.say("SCRIPT FLUSH").await;
+        bed.becomes(denied, "pw");
+        let words = format!("NOPERM this user has no permissions to run the '{denied}' command");
+        let answer = match denied {
+            "del" => bed.release_answer(&lock("a"), "me").await,
+            "pexpire" => bed.extend(&lock("a"), "me", LONG).await,
+            "setrange" | "pttl" => bed.check(&lock("a")).await,
+            _ => bed.ask(&lock("a"), "you", LONG).await,
+        };
+        assert_eq!(refused(&answer), words);
+    }
+    let rule = "ACL SETUSER blind on >pw ~* &* +@all -scan";
+    let () = other.say(rule).await;
+    bed.becomes("blind", "pw");
+    let words = "NOPERM this user has no permissions to run the 'scan' command";
+    assert_eq!(
+        bed.store().may_list(0, bed.user.id()).await.unwrap_err(),
+        words
+    );
+}
+
+/// With just these rights a user takes locks.
+#[tokio::test]
+async fn these_rights_are_enough_for_locks() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let readme = include_str!("../../README.md");
+    let rights = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("ACL SETUSER app on >password ~order:* "))
+        .expect("the README names the rights that locks need");
+    let () = other
+        .say(&format!("ACL SETUSER app on >pw ~order:* {rights}"))
+        .await;
+    let bed = Bed::at_as(server.settings(), "app", "pw");
+    let name = lock_in(1, "order:1");
+    for _ in 0..2 {
+        assert!(
+            bed.ask(&name, "me", LONG).await.armed.is_some(),
+            "Redis tells of changes"
+        );
+        assert_eq!(held(&bed.ask(&name, "you", LONG).await).0, token("me"));
+        assert_eq!(held(&bed.check(&name).await).0, token("me"));
+        granted(&bed.extend(&name, "me", LONG).await);
+        granted(&bed.hand_over(&name, "me", "you").await);
+        assert_eq!(bed.release(&name, "you").await, Outcome::Free);
+        assert!(!bed.look(&name).await.held);
+        let () = other.say("SCRIPT FLUSH").await;
+    }
 }
 
 #[tokio::test]
@@ -272,20 +381,9 @@ async fn a_server_without_tracking_is_served_without_pushes() {
 #[tokio::test]
 async fn a_server_without_resp3_is_told_the_password_all_the_same() {
     let server = Server::start_with(&["--rename-command", "HELLO", "", "--requirepass", "pw"]);
-    let right = RedisSettings {
-        password: Some("pw".into()),
-        ..server.settings()
-    };
-    Bed::at(right.clone()).hold(&lock("a"), "me").await;
-    let named = RedisSettings {
-        username: Some("default".into()),
-        ..right.clone()
-    };
-    Bed::at(named).hold(&lock("b"), "me").await;
-    let bed = Bed::at(RedisSettings {
-        password: Some("no".into()),
-        ..right
-    });
+    let bed = Bed::at_as(server.settings(), "default", "pw");
+    bed.hold(&lock("a"), "me").await;
+    let bed = Bed::at_as(server.settings(), "default", "no");
     assert!(refused(&bed.ask(&lock("c"), "me", LONG).await).starts_with("WRONGPASS "));
 }
 

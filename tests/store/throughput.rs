@@ -20,7 +20,11 @@ const TIME: Duration = Duration::from_secs(3);
 #[ignore = "takes seconds and says a number"]
 async fn throughput_of_redis() {
     let server = Server::start();
-    measure("redis", Arc::new(RedisStore::new(server.settings()))).await;
+    measure(
+        "redis",
+        Arc::new(RedisStore::new(server.settings(), Arc::default())),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -37,9 +37,7 @@ impl Session {
             return self.give_to_redis(frame);
         }
         self.silent = self.back.silences();
-        if let Err(text) = self.run(&frame) {
-            self.write_answer(|out, protocol| answer::error(out, protocol, &text));
-        }
+        self.admit(frame);
     }
 
     fn give_to_redis(&mut self, frame: Bytes) {
@@ -48,8 +46,8 @@ impl Session {
         self.sent();
     }
 
-    fn run(&mut self, frame: &Bytes) -> Result<(), String> {
-        self.back.may_lock(&self.shared)?;
+    /// The client is admitted.
+    pub(super) fn run(&mut self, frame: &Bytes) -> Result<(), String> {
         let arguments =
             arguments(frame, LOCK_COMMAND_ARGUMENTS).map_err(|_| "ERR syntax error".to_owned())?;
         let command = parse(&arguments, &self.shared.bounds).map_err(|error| error.to_string())?;
@@ -76,12 +74,27 @@ impl Session {
                 Turn::Looking(Box::pin(gate.info(self.who.clone(), name)))
             }
             Command::Locks { pattern, count } => {
-                let names = self.shared.locks(self.back.database(), pattern, count);
-                self.write_answer(|out, protocol| answer::locks(out, protocol, &names));
-                Turn::Open
+                let database = self.back.database();
+                let may = self.shared.gate.may_list(database, &self.who);
+                Turn::Listing(may, pattern, count)
             }
         };
         Ok(())
+    }
+
+    /// `LOCKS`, once it is known whether the client may.
+    pub(super) fn list(
+        &mut self,
+        may: Result<(), Bytes>,
+        pattern: Option<Bytes>,
+        count: Option<usize>,
+    ) -> bool {
+        if let Err(error) = may {
+            let refusal = Refusal::Store(error);
+            return self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal));
+        }
+        let names = self.shared.locks(self.back.database(), pattern, count);
+        self.write_answer(|out, protocol| answer::locks(out, protocol, &names))
     }
 
     fn lock(&mut self, command: Command) -> Turn {
@@ -98,6 +111,7 @@ impl Session {
             return Turn::Open;
         };
         let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
+        let wait_ms = wait_ms.map(|wait_ms| wait_ms.saturating_sub(self.waited_ms));
         let wish = Wish {
             token: token.clone(),
             lease_ms,
@@ -119,8 +133,12 @@ impl Session {
         Turn::Running(Running { pending, waiting })
     }
 
-    /// Starts an `UNLOCK` or `RELOCK`. None: its token cannot be one, so it holds nothing.
+    /// Starts an `UNLOCK` or `RELOCK`. None: its token cannot be one, so it holds nothing; or it is not
+    /// known on whose behalf, which only a client that is gone is not told.
     fn start(&self, command: &Command) -> Option<Pending> {
+        if !self.is_admitted() {
+            return None;
+        }
         let gate = &self.shared.gate;
         match command {
             Command::Unlock { key, token } if self.may_hold(key, token) => {

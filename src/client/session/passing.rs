@@ -13,6 +13,7 @@ use super::{Frame, Running, Session, Turn};
 use crate::{
     client::{
         amend::{self, Amendment},
+        back::is_login,
         command::Verb,
         state::is_plain,
     },
@@ -233,6 +234,12 @@ impl Session {
             self.ahead.turn(self.frame_bytes());
             self.passing = self.scanned;
             self.back.sent_amended(amendment);
+        } else if let Some(arguments) = self.login() {
+            self.ahead.turn(self.frame_bytes());
+            self.passing = self.scanned;
+            if let Err(error) = self.back.sent_login(&self.scanner, &arguments) {
+                self.fail(format!("ERR {error}"));
+            }
         } else if let Some(stand_in) = self.back.stand_in(&self.scanner) {
             let frame = self.take_frame();
             self.ahead.turn(frame.len());
@@ -249,13 +256,27 @@ impl Session {
 
     /// What is to be done to the reply to the command just read.
     fn amendment(&self) -> Option<Amendment> {
-        let is_one = amend::is_amended(self.scanner.name());
-        let frame = &self.client.inbox[self.passing..self.scanned];
-        if !is_one || frame.len() > LOCK_COMMAND_BYTES {
+        if !amend::is_amended(self.scanner.name()) {
             return None;
         }
-        let arguments = arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES);
-        Amendment::of(&arguments.ok()?)
+        Amendment::of(&self.arguments_read()?)
+    }
+
+    /// The arguments of the command just read, where it may say who the client is.
+    fn login(&self) -> Option<Vec<Bytes>> {
+        if !is_login(self.scanner.name()) {
+            return None;
+        }
+        self.arguments_read()
+    }
+
+    /// The arguments of the command just read, where it is no longer than a lock command may be.
+    fn arguments_read(&self) -> Option<Vec<Bytes>> {
+        let frame = &self.client.inbox[self.passing..self.scanned];
+        if frame.len() > LOCK_COMMAND_BYTES {
+            return None;
+        }
+        arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES).ok()
     }
 
     fn lock_command(&mut self) {

@@ -273,7 +273,7 @@ pub(super) fn primes_next(command: &RequestScanner, primed: bool) -> bool {
 }
 
 /// Equal as Redis compares words: without regard to case, up to the first NUL.
-fn c_equal(given: &[u8], word: &[u8]) -> bool {
+pub(super) fn c_equal(given: &[u8], word: &[u8]) -> bool {
     given
         .split(|&byte| byte == 0)
         .next()

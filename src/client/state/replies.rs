@@ -171,19 +171,30 @@ impl State {
     }
 
     fn logged_in(&mut self, number: u64) {
-        self.login = Some(number);
-        self.login_in_doubt = false;
+        if self.logins.accepted(number) {
+            self.login = Some(number);
+            self.login_in_doubt = false;
+        }
     }
 
     fn failed(&mut self, command: Command, reply: &ReplyScanner) {
-        let ran = !self.subscribed() && !self.is_queued(command);
-        if let (true, Command::Hello { login: Some(_), .. }) = (ran, command) {
-            // Redis up to 7.0 logs in before it reads the options that follow.
-            let nobody = matches!(
-                reply.error_code(),
-                Some(b"WRONGPASS" | b"NOPROTO" | b"NOPERM" | b"NOAUTH")
-            );
-            self.login_in_doubt |= !nobody;
+        if self.subscribed() || self.is_queued(command) {
+            return;
+        }
+        let as_nobody = matches!(
+            reply.error_code(),
+            Some(b"WRONGPASS" | b"NOPROTO" | b"NOPERM" | b"NOAUTH")
+        );
+        match command {
+            Command::Auth { number } => {
+                // It has no other options.
+                self.logins.refused(number, true);
+            }
+            Command::Hello {
+                login: Some(number),
+                ..
+            } => self.login_in_doubt |= self.logins.refused(number, as_nobody),
+            _ => {}
         }
     }
 

@@ -1,5 +1,11 @@
 //! Opens a connection to Redis: the socket, and the first words on it.
 //!
+//! - **It is the user's**: what is asked on it Redis allows or refuses as it would the user itself.
+//!   Credentials are said in plain bytes before anything else, and go nowhere else. Of several passwords
+//!   those are forgotten that Redis does not accept any more.
+//! - **Before it is the user's it is the gate's own**, where the gate has an account: what is asked on
+//!   the gate's own account (who Redis is, the end of the connection before) has to be asked on this very
+//!   connection, since another one may lead to another server.
 //! - **The socket is of our own making**, for `TCP_NODELAY` and `SO_LINGER 0`: what is given up on
 //!   must not execute later, so closing throws away what the kernel has not sent yet.
 //! - **A new connection ends the one before it** by `CLIENT KILL`, before its first question: what
@@ -19,11 +25,14 @@ use redis::{
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
+    credentials::{Login, log_in},
     history::{History, Identity},
     scripts::{FENCE_KEY, error_text},
     settings::RedisSettings,
 };
 use crate::{
+    error::NOAUTH,
+    identity::{Credentials, User},
     lock::LinkId,
     store::{Listener, LockName, task::Task},
 };
@@ -37,6 +46,7 @@ const WRITE_BYTES: usize = 64 * 1024;
 /// Whose locks a connection is about, and whom it tells of changes.
 pub(super) struct Subject {
     pub(super) settings: Arc<RedisSettings>,
+    pub(super) user: Arc<User>,
     pub(super) database: u32,
     pub(super) listener: Arc<dyn Listener>,
     pub(super) history: Arc<History>,
@@ -55,6 +65,8 @@ pub(super) struct Opened {
     pub(super) identity: Result<Identity, String>,
     /// Why a lock may vanish before its lease is over.
     pub(super) evicts: Option<String>,
+    /// Why the gate's own account is of no use.
+    pub(super) no_account: Option<String>,
 }
 
 /// A connection as Redis sees it: enough to end it, and no other, whichever server is asked to.
@@ -67,6 +79,8 @@ pub(super) struct Peer {
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum NoLink {
+    /// Redis does not accept the credentials: its own error. Others may do.
+    WrongPassword(Bytes),
     /// Redis does not let us in: its own error. Trying again will not help.
     Refused(Bytes),
     /// Not now: the reason.
@@ -82,18 +96,64 @@ pub(super) async fn open(
     id: LinkId,
     previous: Option<&Peer>,
 ) -> Result<Opened, NoLink> {
-    let opened = match greet(subject, id, ProtocolVersion::RESP3, previous).await {
-        Err(Greeting::OldServer(reason)) => greet(subject, id, ProtocolVersion::RESP2, previous)
-            .await
-            .map(|opened| Opened {
-                mute: Some(reason),
-                ..opened
-            }),
-        other => other,
+    let mut known = subject.user.credentials().into_iter();
+    let mut credentials = known.next();
+    loop {
+        let refused = match open_as(subject, id, previous, credentials.as_ref()).await {
+            Err(NoLink::WrongPassword(text)) => text,
+            other => return other,
+        };
+        if let Some(refused) = &credentials {
+            subject.user.refused(refused);
+        }
+        credentials = known.next();
+        if credentials.is_none() {
+            return Err(NoLink::Refused(refused));
+        }
+    }
+}
+
+async fn open_as(
+    subject: &Arc<Subject>,
+    id: LinkId,
+    previous: Option<&Peer>,
+    credentials: Option<&Credentials>,
+) -> Result<Opened, NoLink> {
+    let mut first_words = FirstWords {
+        subject,
+        id,
+        previous,
+        credentials,
+        own: subject
+            .settings
+            .own
+            .as_ref()
+            .filter(|_| subject.history.matters()),
+        protocol: ProtocolVersion::RESP3,
     };
-    opened.map_err(|greeting| match greeting {
-        Greeting::NoLink(no_link) => no_link,
-        Greeting::OldServer(reason) => NoLink::Failed(reason),
+    let (mut mute, mut no_account) = (None, None);
+    // Each of the two can happen once.
+    let opened = loop {
+        match first_words.say().await {
+            Err(Greeting::OldServer(reason)) if mute.is_none() => {
+                first_words.protocol = ProtocolVersion::RESP2;
+                mute = Some(reason);
+            }
+            Err(Greeting::NoAccount(reason)) if no_account.is_none() => {
+                first_words.own = None;
+                no_account = Some(reason);
+            }
+            Err(Greeting::NoLink(no_link)) => return Err(no_link),
+            Err(Greeting::OldServer(reason) | Greeting::NoAccount(reason)) => {
+                return Err(NoLink::Failed(reason));
+            }
+            Ok(opened) => break opened,
+        }
+    };
+    Ok(Opened {
+        mute: mute.or(opened.mute),
+        no_account,
+        ..opened
     })
 }
 
@@ -102,6 +162,8 @@ enum Greeting {
     NoLink(NoLink),
     /// Redis does not speak RESP3: the reason.
     OldServer(String),
+    /// The gate's own account is of no use: the reason.
+    NoAccount(String),
 }
 
 impl From<NoLink> for Greeting {
@@ -110,22 +172,20 @@ impl From<NoLink> for Greeting {
     }
 }
 
-async fn greet(
-    subject: &Arc<Subject>,
+/// What is said first on a new connection.
+struct FirstWords<'a> {
+    subject: &'a Arc<Subject>,
     id: LinkId,
+    previous: Option<&'a Peer>,
+    /// The user's.
+    credentials: Option<&'a Credentials>,
+    /// The gate's own.
+    own: Option<&'a Credentials>,
     protocol: ProtocolVersion,
-    previous: Option<&Peer>,
-) -> Result<Opened, Greeting> {
-    let stream = dial(&subject.settings).await?;
-    let introduction = introduce(subject, id, protocol, previous, stream);
-    match timeout(subject.settings.connect_timeout, introduction).await {
-        Ok(result) => result,
-        Err(_) => Err(NoLink::Failed("Redis does not answer to the first words".into()).into()),
-    }
 }
 
 /// Opens a stream to the host, within the time to connect.
-async fn dial(settings: &RedisSettings) -> Result<TcpStream, NoLink> {
+pub(super) async fn dial(settings: &RedisSettings) -> Result<TcpStream, NoLink> {
     let reason = match timeout(settings.connect_timeout, reach(settings)).await {
         Ok(Ok(stream)) => return Ok(stream),
         Ok(Err(error)) => error.to_string(),
@@ -161,66 +221,126 @@ async fn reach(settings: &RedisSettings) -> io::Result<TcpStream> {
     Err(why)
 }
 
-/// The first words on a stream: protocol, credentials, database, tracking.
-async fn introduce(
-    subject: &Arc<Subject>,
-    id: LinkId,
-    protocol: ProtocolVersion,
-    previous: Option<&Peer>,
-    stream: TcpStream,
-) -> Result<Opened, Greeting> {
-    let settings = &subject.settings;
-    let mut config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(QUEUED_REQUESTS)
-        .set_write_backpressure_boundary(WRITE_BYTES);
-    let mut info = RedisConnectionInfo::default()
-        .set_protocol(protocol)
-        .set_skip_set_lib_name();
-    let speaks_resp3 = protocol.supports_resp3();
-    if speaks_resp3 {
-        config = config.set_push_sender(push_sender(Arc::clone(subject), id));
-        if let Some(password) = &settings.password {
-            info = info.set_password(password);
-            if let Some(username) = &settings.username {
-                info = info.set_username(username);
-            }
+impl FirstWords<'_> {
+    async fn say(&self) -> Result<Opened, Greeting> {
+        let settings = &self.subject.settings;
+        let stream = dial(settings).await?;
+        match timeout(settings.connect_timeout, self.say_on(stream)).await {
+            Ok(result) => result,
+            Err(_) => Err(NoLink::Failed("Redis does not answer to the first words".into()).into()),
         }
     }
-    let (mut connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
-        .await
-        .map_err(hello_refused)?;
-    let driver = Task::spawn(driver);
-    if !speaks_resp3 {
-        authenticate(&mut connection, settings).await?;
+
+    /// Credentials, protocol, errands of the gate's own, database, tracking.
+    async fn say_on(&self, mut stream: TcpStream) -> Result<Opened, Greeting> {
+        if let Some(first) = self.own.or(self.credentials) {
+            match log_in(&mut stream, first).await? {
+                Login::Done => {}
+                Login::Refused(text) if self.own.is_some() => {
+                    return Err(Greeting::NoAccount(lossy(&text)));
+                }
+                Login::Refused(text) => return Err(NoLink::WrongPassword(text).into()),
+            }
+        }
+        let (mut connection, driver) = self.speak(stream).await?;
+        let errands = Errands::run(self, &mut connection).await?;
+        if self.own.is_some() {
+            self.become_the_user(&mut connection).await?;
+        }
+        if self.subject.database != 0 {
+            let mut select = redis::cmd("SELECT");
+            entry(&mut connection, select.arg(self.subject.database)).await?;
+        }
+        let mute = if self.protocol.supports_resp3() {
+            start_tracking(&mut connection).await?
+        } else {
+            None
+        };
+        Ok(Opened {
+            connection,
+            driver,
+            mute,
+            peer: errands.peer,
+            identity: errands.identity,
+            evicts: errands.evicts,
+            no_account: None,
+        })
     }
-    if subject.database != 0 {
-        let mut select = redis::cmd("SELECT");
-        entry(&mut connection, select.arg(subject.database)).await?;
+
+    /// Hands the stream to the crate, which agrees on the protocol.
+    async fn speak(&self, stream: TcpStream) -> Result<(MultiplexedConnection, Task), Greeting> {
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUED_REQUESTS)
+            .set_write_backpressure_boundary(WRITE_BYTES);
+        if self.protocol.supports_resp3() {
+            config = config.set_push_sender(push_sender(Arc::clone(self.subject), self.id));
+        }
+        let info = RedisConnectionInfo::default()
+            .set_protocol(self.protocol)
+            .set_skip_set_lib_name();
+        let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
+            .await
+            .map_err(hello_refused)?;
+        Ok((connection, Task::spawn(driver)))
     }
-    let mute = if speaks_resp3 {
-        start_tracking(&mut connection).await?
-    } else {
-        None
-    };
-    if let Some(peer) = previous {
-        peer.end(&mut connection).await?;
+
+    /// The connection was the gate's own so far.
+    async fn become_the_user(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), Greeting> {
+        if let Some(credentials) = self.credentials {
+            let mut command = redis::cmd("AUTH");
+            command.arg(credentials.name()).arg(credentials.password());
+            return match say(connection, &command).await? {
+                Ok(()) => Ok(()),
+                Err(error) => Err(NoLink::WrongPassword(error_text(&error)).into()),
+            };
+        }
+        // Nobody, again; and with that everything else is as it was on the new connection.
+        if say(connection, &redis::cmd("RESET")).await?.is_err() {
+            // Before Redis 6.2 there is no way back.
+            return Err(Greeting::NoAccount(
+                "this Redis has no RESET, so INFO is asked as the client's user".to_owned(),
+            ));
+        }
+        if self.protocol.supports_resp3() {
+            let mut hello = redis::cmd("HELLO");
+            entry(connection, hello.arg(3)).await?;
+        }
+        Ok(())
     }
-    let peer = Peer::of(&mut connection).await?;
-    let (identity, evicts) = if subject.history.matters() {
-        identify(&mut connection).await?
-    } else {
-        (Err("it was not asked".to_owned()), None)
-    };
-    Ok(Opened {
-        connection,
-        driver,
-        mute,
-        peer,
-        identity,
-        evicts,
-    })
+}
+
+/// What is asked on the gate's own account, or as the user where the gate has none.
+struct Errands {
+    peer: Option<Peer>,
+    identity: Result<Identity, String>,
+    evicts: Option<String>,
+}
+
+impl Errands {
+    async fn run(
+        words: &FirstWords<'_>,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Self, NoLink> {
+        if let Some(peer) = words.previous {
+            peer.end(connection).await?;
+        }
+        let peer = Peer::of(connection).await?;
+        let (identity, evicts) = if words.subject.history.matters() {
+            identify(connection).await?
+        } else {
+            (Err("it was not asked".to_owned()), None)
+        };
+        Ok(Self {
+            peer,
+            identity,
+            evicts,
+        })
+    }
 }
 
 /// Who it is that the connection leads to, and whether it throws keys away when memory is short.
@@ -234,7 +354,7 @@ async fn identify(
             Ok(Value::BulkString(text)) => info.push_str(&String::from_utf8_lossy(&text)),
             Ok(Value::VerbatimString { text, .. }) => info.push_str(&text),
             Ok(Value::ServerError(error)) => {
-                let text = String::from_utf8_lossy(&error_text(&error)).into_owned();
+                let text = lossy(&error_text(&error));
                 return Ok((Err(text), None));
             }
             Ok(_) => {}
@@ -251,7 +371,7 @@ async fn identify(
         let mut write = redis::cmd("SETRANGE");
         let refusal = say(connection, write.arg(FENCE_KEY).arg(0).arg("")).await?;
         if let Some(error) = refusal.err().filter(is_passing) {
-            *why = String::from_utf8_lossy(&error_text(&error)).into_owned();
+            *why = lossy(&error_text(&error));
         }
     }
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
@@ -308,32 +428,11 @@ fn hello_refused(error: RedisError) -> Greeting {
     match code {
         "NOPROTO" => Greeting::OldServer(text),
         _ if details.starts_with("unknown command") => Greeting::OldServer(text),
-        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => NoLink::Refused(text.into()).into(),
+        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => {
+            NoLink::Refused(in_short(text.into())).into()
+        }
         _ if details.contains("AUTH") => NoLink::Refused(text.into()).into(),
         _ => NoLink::Failed(text).into(),
-    }
-}
-
-async fn authenticate(
-    connection: &mut MultiplexedConnection,
-    settings: &RedisSettings,
-) -> Result<(), NoLink> {
-    let Some(password) = &settings.password else {
-        return Ok(());
-    };
-    let mut by_password = redis::cmd("AUTH");
-    by_password.arg(password);
-    let Some(username) = &settings.username else {
-        return entry(connection, &by_password).await;
-    };
-    let mut by_name = redis::cmd("AUTH");
-    by_name.arg(username).arg(password);
-    match entry(connection, &by_name).await {
-        // A server that has no users yet.
-        Err(NoLink::Refused(text)) if text.starts_with(b"ERR wrong number of arguments") => {
-            entry(connection, &by_password).await
-        }
-        other => other,
     }
 }
 
@@ -344,14 +443,30 @@ async fn entry(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<
         Ok(()) => Ok(()),
         Err(error) => {
             let text = error_text(&error);
-            let full = text.starts_with(b"ERR max number of clients");
-            Err(if full || is_passing(&error) {
-                NoLink::Failed(String::from_utf8_lossy(&text).into_owned())
+            Err(if is_full(&text) || is_passing(&error) {
+                NoLink::Failed(lossy(&text))
             } else {
-                NoLink::Refused(text)
+                NoLink::Refused(in_short(text))
             })
         }
     }
+}
+
+/// To a `HELLO` of nobody Redis says more, which is not meant for the client.
+fn in_short(error: Bytes) -> Bytes {
+    if error.starts_with(b"NOAUTH ") {
+        return Bytes::from_static(NOAUTH.as_bytes());
+    }
+    error
+}
+
+/// Redis has as many clients as it may.
+pub(super) fn is_full(error: &[u8]) -> bool {
+    error.starts_with(b"ERR max number of clients")
+}
+
+pub(super) fn lossy(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
 }
 
 /// It may help to ask again later.
@@ -369,7 +484,7 @@ async fn start_tracking(connection: &mut MultiplexedConnection) -> Result<Option
     Ok(say(connection, &command)
         .await?
         .err()
-        .map(|error| String::from_utf8_lossy(&error_text(&error)).into_owned()))
+        .map(|error| lossy(&error_text(&error))))
 }
 
 async fn say(

@@ -26,7 +26,13 @@ use super::{
     link::Link,
     settings::LONGEST_PAUSE,
 };
-use crate::{lock::LinkId, store::task::Task};
+use crate::{
+    clock,
+    error::NOAUTH,
+    identity::User,
+    lock::{LinkId, Time, UserId},
+    store::task::Task,
+};
 
 /// The first pause before connecting again; doubled with each attempt.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -58,6 +64,8 @@ struct Shared {
     asked: AtomicBool,
     /// Somebody waits for a link.
     wanted: Notify,
+    /// When somebody asked for it last, in microseconds of the gate's clock.
+    used_at: AtomicU64,
 }
 
 impl Keeper {
@@ -70,6 +78,7 @@ impl Keeper {
             attempts: AtomicU64::new(0),
             asked: AtomicBool::new(false),
             wanted: Notify::new(),
+            used_at: AtomicU64::new(clock::now().micros()),
         };
         Self {
             shared: Arc::new(shared),
@@ -82,6 +91,8 @@ impl Keeper {
     /// # Errors
     /// Redis's own error, where it does not let us in.
     pub(super) async fn link(&self) -> Result<Arc<Link>, Bytes> {
+        let now = clock::now().micros();
+        self.shared.used_at.store(now, Ordering::Relaxed);
         if let State::Up(link) = &*self.shared.state.borrow() {
             return Ok(Arc::clone(link));
         }
@@ -115,6 +126,19 @@ impl Keeper {
             .get_or_init(|| Task::spawn(keep(Arc::clone(&self.shared))));
     }
 
+    /// When somebody asked for the link last; or when this was made.
+    pub(super) fn used_at(&self) -> Time {
+        Time::from_micros(self.shared.used_at.load(Ordering::Relaxed))
+    }
+
+    /// The link that is open now.
+    pub(super) fn link_now(&self) -> Option<LinkId> {
+        match &*self.shared.state.borrow() {
+            State::Up(link) => Some(link.id),
+            State::Down(_) | State::Refused(..) => None,
+        }
+    }
+
     /// Why there is no link.
     pub(super) fn trouble(&self) -> Option<String> {
         match &*self.shared.state.borrow() {
@@ -136,7 +160,7 @@ impl Keeper {
 
 async fn keep(shared: Arc<Shared>) {
     let subject = &shared.subject;
-    let mut health = Health::new(subject.database, subject.history.matters());
+    let mut health = Health::new(&subject.user, subject.database, subject.history.matters());
     // What Redis may still have of the last link is ended by the next.
     let mut previous = None;
     loop {
@@ -180,10 +204,13 @@ async fn keep(shared: Arc<Shared>) {
                 health.lost(&reason);
                 shared.state.send_replace(State::Down(Some(reason)));
             }
-            Err(NoLink::Refused(text)) => {
-                health.lost(&String::from_utf8_lossy(&text));
+            Err(NoLink::Refused(text) | NoLink::WrongPassword(text)) => {
+                health.refused(&text);
                 shared.state.send_replace(State::Refused(attempt, text));
-                shared.wanted.notified().await;
+                // Who comes later than the pause does not wait for it.
+                let pause = tokio::time::sleep(health.pause());
+                tokio::join!(shared.wanted.notified(), pause);
+                continue;
             }
         }
         tokio::time::sleep(health.pause()).await;
@@ -208,6 +235,7 @@ async fn meet(
 
 /// How it goes: paces the attempts, and logs what changes rather than each attempt.
 struct Health {
+    user: Arc<User>,
     database: u32,
     next_pause: Duration,
     writes_back: bool,
@@ -215,11 +243,13 @@ struct Health {
     told_mute: bool,
     told_unknown: bool,
     told_evicts: bool,
+    told_no_account: bool,
 }
 
 impl Health {
-    fn new(database: u32, writes_back: bool) -> Self {
+    fn new(user: &Arc<User>, database: u32, writes_back: bool) -> Self {
         Self {
+            user: Arc::clone(user),
             database,
             next_pause: SHORTEST_PAUSE,
             writes_back,
@@ -227,14 +257,26 @@ impl Health {
             told_mute: false,
             told_unknown: false,
             told_evicts: false,
+            told_no_account: false,
         }
     }
 
     fn opened(&mut self, opened: &greeting::Opened) {
-        let database = self.database;
+        let (user, database) = (self.user.name(), self.database);
+        let user = user.as_deref();
+        if let (Some(reason), false) = (&opened.no_account, self.told_no_account) {
+            self.told_no_account = true;
+            tracing::warn!(
+                user,
+                database,
+                reason,
+                "Redis does not let upstream.user in; it is asked as the client's user"
+            );
+        }
         if let (Some(reason), false) = (&opened.mute, self.told_mute) {
             self.told_mute = true;
             tracing::warn!(
+                user,
                 database,
                 reason,
                 "Redis does not tell of changes; locks are polled"
@@ -244,6 +286,7 @@ impl Health {
         {
             self.told_unknown = true;
             tracing::warn!(
+                user,
                 database,
                 reason,
                 "Redis does not say who it is (INFO); leases are not written back when it loses them"
@@ -252,6 +295,7 @@ impl Health {
         if let (Some(policy), false) = (&opened.evicts, self.told_evicts) {
             self.told_evicts = true;
             tracing::warn!(
+                user,
                 database,
                 policy,
                 "Redis may evict a lock before its lease is over; set maxmemory-policy noeviction"
@@ -264,15 +308,24 @@ impl Health {
         self.next_pause = SHORTEST_PAUSE;
         if std::mem::take(&mut self.lost) {
             tracing::info!(
+                user = self.user.name(),
                 database = self.database,
                 "the connection to Redis for locks is back"
             );
         }
     }
 
+    fn refused(&mut self, text: &[u8]) {
+        // Where Redis wants a password it is not trouble that it wants one.
+        if self.user.id() != UserId::ANONYMOUS || text != NOAUTH.as_bytes() {
+            self.lost(&String::from_utf8_lossy(text));
+        }
+    }
+
     fn lost(&mut self, reason: &str) {
         if !std::mem::replace(&mut self.lost, true) {
             tracing::warn!(
+                user = self.user.name(),
                 database = self.database,
                 reason,
                 "no connection to Redis for locks; trying again"

@@ -1,31 +1,44 @@
 //! Locks in a Redis node: a plain string key with an expiry, whose value is the owner's token.
 //!
-//! - [`settings`]: which Redis, as whom, and how long to wait for it.
+//! - [`settings`]: which Redis, and how long to wait for it.
 //! - `scripts`: one Lua script for each question.
 //! - `link`: one connection, shared by all questions of one user about one database; Redis tells on
 //!   it when somebody else changes a lock.
-//! - `greeting`: the socket, and the first words on it.
+//! - `greeting`: the socket, and the first words on it; `credentials`: the very first.
+//! - `door`: whether Redis takes clients that do not authenticate.
 //! - `keeper`: opens a new link whenever one breaks.
 //! - `history`: whether Redis lost data meanwhile.
 //!
 //! Questions for many locks share a link so that they travel in batches; what a question costs here
 //! is therefore kept small: no task, no timer, no lock across an await.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicU64};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicU64},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use dashmap::DashMap;
 use redis::{Cmd, Value};
 
 use self::{
+    door::Door,
     greeting::Subject,
     history::History,
     keeper::Keeper,
     scripts::{FENCE_KEY, Reading, Request, error_text},
 };
-use super::{Later, Listener, LockName, Look, Store};
-use crate::lock::{Answer, Deadline, Outcome, Question, UserId};
+use super::{Admission, Later, Listener, LockName, Look, Needed, Store};
+use crate::{
+    clock,
+    identity::Users,
+    lock::{Answer, Deadline, Outcome, Question, UserId},
+};
 
+mod credentials;
+mod denied;
+mod door;
 mod greeting;
 mod history;
 mod keeper;
@@ -35,17 +48,19 @@ pub mod settings;
 
 pub use settings::RedisSettings;
 
-/// Most shared connections, that is users times databases with locks.
-pub const SHARED_CONNECTIONS: usize = 1_024;
-
-/// The user of the URL, the only one that is served.
-const URL_USER: UserId = UserId(0);
+/// How often to look for connections that nobody uses.
+const SHORTEST_SWEEP: Duration = Duration::from_millis(25);
+const LONGEST_SWEEP: Duration = Duration::from_secs(15);
 
 /// Locks in a Redis node.
 pub struct RedisStore {
     settings: Arc<RedisSettings>,
+    users: Arc<Users>,
     listener: OnceLock<Arc<dyn Listener>>,
     keepers: DashMap<(UserId, u32), Arc<Keeper>>,
+    /// Held while one more keeper is made, so that there are never too many.
+    making: Mutex<()>,
+    door: Door,
     next_id: Arc<AtomicU64>,
     history: Arc<History>,
     /// The largest fence seen, by database: the next one is larger, whatever Redis forgot.
@@ -53,15 +68,19 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects when it is told to, or when the first question comes.
-    pub fn new(settings: RedisSettings) -> Self {
+    /// Connects when it is told to, or when the first question comes; as one of these users.
+    pub fn new(settings: RedisSettings, users: Arc<Users>) -> Self {
+        let settings = Arc::new(settings);
         Self {
+            users,
             listener: OnceLock::new(),
             keepers: DashMap::new(),
+            making: Mutex::default(),
+            door: Door::new(Arc::clone(&settings)),
             next_id: Arc::new(AtomicU64::new(1)),
             history: Arc::new(History::new(settings.grace)),
             fences: Arc::default(),
-            settings: Arc::new(settings),
+            settings,
         }
     }
 
@@ -69,19 +88,24 @@ impl RedisStore {
         if let Some(keeper) = self.keepers.get(&(user, database)) {
             return Ok(Arc::clone(&keeper));
         }
-        let Some(listener) = self.listener.get().filter(|_| user == URL_USER) else {
+        let (Some(listener), Some(user)) = (self.listener.get(), self.users.get(user)) else {
             return Err(Bytes::from_static(
                 b"ERR the store does not know this user, or nobody listens to it",
             ));
         };
-        if self.keepers.len() >= SHARED_CONNECTIONS {
+        // Nothing panics while it is held.
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let whose = (user.id(), database);
+        if !self.keepers.contains_key(&whose) && self.keepers.len() >= self.settings.connections {
             return Err(Bytes::from_static(
-                b"ERR max number of databases with locks reached",
+                b"ERR max number of users and databases with locks reached \
+                  (limits.shared_connections)",
             ));
         }
-        let entry = self.keepers.entry((user, database)).or_insert_with(|| {
+        let entry = self.keepers.entry(whose).or_insert_with(|| {
             let subject = Subject {
                 settings: Arc::clone(&self.settings),
+                user,
                 database,
                 listener: Arc::clone(listener),
                 history: Arc::clone(&self.history),
@@ -108,7 +132,7 @@ impl Store for RedisStore {
     }
 
     fn connect(&self) {
-        if let Ok(keeper) = self.keeper(URL_USER, 0) {
+        if let Ok(keeper) = self.keeper(UserId::ANONYMOUS, 0) {
             keeper.begin();
         }
     }
@@ -159,14 +183,11 @@ impl Store for RedisStore {
 
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
         let reason = self.keepers.get(&(user, name.database))?.trouble()?;
-        let (host, port) = (&self.settings.host, self.settings.port);
         let own_words = ["LOADING ", "READONLY ", "MASTERDOWN "];
         if own_words.iter().any(|word| reason.starts_with(word)) {
             return Some(Bytes::from(reason));
         }
-        let text = format!("UPSTREAM no connection to Redis at {host}:{port}: {reason}");
-        // One line, whatever the system says.
-        Some(Bytes::from(text.replace(['\r', '\n'], " ")))
+        Some(Bytes::from(self.settings.unreachable(&reason)))
     }
 
     fn is_reserved(&self, name: &LockName) -> bool {
@@ -180,14 +201,65 @@ impl Store for RedisStore {
             Err(text) => return Box::pin(std::future::ready(Err(text))),
         };
         let (key, limit) = (self.key(name), self.settings.timeout);
+        Box::pin(async move { in_time(limit, look(&keeper, &key)).await })
+    }
+
+    fn admits_anonymous(&self, patience: Option<Duration>) -> Later<Admission> {
+        self.door.ask(patience)
+    }
+
+    fn may_list(&self, database: u32, user: UserId) -> Later<Result<(), Bytes>> {
+        let keeper = match self.keeper(user, database) {
+            Ok(keeper) => keeper,
+            Err(text) => return Box::pin(std::future::ready(Err(text))),
+        };
+        let limit = self.settings.timeout;
         Box::pin(async move {
-            tokio::time::timeout(limit, look(&keeper, &key))
-                .await
-                .unwrap_or(Err(Bytes::from_static(
-                    b"UPSTREAM Redis does not answer in time",
-                )))
+            let mut command = redis::cmd("SCAN");
+            command.arg(0).arg("COUNT").arg(1);
+            in_time(limit, read(&keeper, &command)).await.map(drop)
         })
     }
+
+    fn closes_unused_every(&self) -> Option<Duration> {
+        Some((self.settings.idle / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP))
+    }
+
+    fn close_unused(&self, needed: &dyn Fn() -> Needed) {
+        let idle_ms = u64::try_from(self.settings.idle.as_millis()).unwrap_or(u64::MAX);
+        let now = clock::now();
+        let is_unused = |keeper: &Arc<Keeper>| {
+            // Whoever is about to ask holds it.
+            Arc::strong_count(keeper) == 1 && keeper.used_at().plus_millis(idle_ms) <= now
+        };
+        if self.keepers.iter().any(|keeper| is_unused(&keeper)) {
+            let needed = needed();
+            let mut closed = Vec::new();
+            self.keepers.retain(|whose, keeper| {
+                let link = keeper.link_now();
+                let tells = link.is_some_and(|link| needed.links.contains(&link));
+                let stays = tells || needed.users.contains(whose) || !is_unused(keeper);
+                if !stays {
+                    closed.extend(link);
+                }
+                stays
+            });
+            if let Some(listener) = self.listener.get() {
+                closed.into_iter().for_each(|link| listener.deaf(link));
+            }
+        }
+        self.users.forget_unused();
+    }
+}
+
+async fn in_time<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, Bytes>>,
+) -> Result<T, Bytes> {
+    let late = Bytes::from_static(b"UPSTREAM Redis does not answer in time");
+    tokio::time::timeout(limit, answer)
+        .await
+        .unwrap_or(Err(late))
 }
 
 /// The question may take a lock that is free.
@@ -211,11 +283,16 @@ async fn ask(keeper: &Keeper, request: &Request, history: &History, waits: bool)
     if let Some(ms) = history.grace_left_ms().filter(|_| waits) {
         return untold(Outcome::NotYet { ms });
     }
-    let Some(Reading::Done { outcome, read }) = link.ask(request).await else {
+    let Some(Reading::Done { mut outcome, read }) = link.ask(request).await else {
         // Whoever hears this and asks again must not find the same link.
         keeper.give_up(&link).await;
         return untold(Outcome::Unknown);
     };
+    if let Outcome::Refused(text) = &outcome
+        && denied::is_by_script(text)
+    {
+        outcome = Outcome::Refused(denied::in_words_of_redis(&link, request.key()).await);
+    }
     let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
     if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
         history.no_writes_yet();
@@ -252,24 +329,27 @@ async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Ans
 
 async fn look(keeper: &Keeper, key: &[u8]) -> Result<Look, Bytes> {
     let mut command = redis::cmd("PTTL");
-    command.arg(key);
+    match read(keeper, command.arg(key)).await? {
+        Value::Int(ttl_ms) => Ok(Look {
+            held: ttl_ms != -2,
+            ttl_ms,
+        }),
+        _ => Err(Bytes::from_static(
+            b"UPSTREAM Redis gave an answer that PTTL does not give",
+        )),
+    }
+}
+
+/// The reply to a command that changes nothing.
+async fn read(keeper: &Keeper, command: &Cmd) -> Result<Value, Bytes> {
     loop {
         let link = keeper.link().await?;
-        return match link.send(&command).await {
-            Some(Value::Int(ttl_ms)) => Ok(Look {
-                held: ttl_ms != -2,
-                ttl_ms,
-            }),
-            Some(Value::ServerError(error)) => Err(error_text(&error)),
-            Some(_) => Err(Bytes::from_static(
-                b"UPSTREAM Redis gave an answer that PTTL does not give",
-            )),
+        match link.send(command).await {
+            Some(Value::ServerError(error)) => return Err(error_text(&error)),
+            Some(value) => return Ok(value),
             // It changes nothing, so it may be asked again.
-            None => {
-                keeper.give_up(&link).await;
-                continue;
-            }
-        };
+            None => keeper.give_up(&link).await,
+        }
     }
 }
 

@@ -219,11 +219,21 @@ if expected and type(at) == 'table' and not at.err then return at[1] end
 return at
 ";
 
-/// Who holds the lock.
+/// Who holds the lock. And whether the user may lock, whoever holds it: the `SETRANGE` changes nothing,
+/// but to those who may not write it says so.
 const CHECK: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
-return found(holder)
+local try = redis.pcall('SETRANGE', KEYS[1], 0, '')
+if type(try) == 'table' and try.err then
+    for _, words in ipairs({'READONLY', 'NOPERM', 'ACL failure', 'user executing the script'}) do
+        if string.find(try.err, words, 1, true) then return try end
+    end
+end
+if not holder then return false end
+local ttl = redis.pcall('PTTL', KEYS[1])
+if type(ttl) == 'table' then return ttl end
+return {holder, ttl}
 ";
 
 /// ARGV: token, what is left of its lease, its fence or nothing, and the tokens that it may take the
@@ -288,7 +298,7 @@ static EXTEND_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
     let parts = [EXTEND, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
     Prepared::new(&[&parts[..], &[EXTEND_FURTHER]].concat())
 });
-static CHECK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[REFUSED, FOUND, CHECK]));
+static CHECK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[CHECK]));
 static RESTORE_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[DEADLINE, RESTORE]));
 
 /// The key of the counter of fences, one in each database.
@@ -393,6 +403,16 @@ impl Request {
                 let arguments = latest.iter().fold(arguments, Arguments::token);
                 arguments.asked_of(&RESTORE_SCRIPT)
             }
+        }
+    }
+
+    /// The key of the lock.
+    pub(super) fn key(&self) -> &[u8] {
+        // Behind the hash and the number of keys.
+        let key = self.command.args_iter().nth(3);
+        match key {
+            Some(Arg::Simple(key)) => key,
+            _ => b"",
         }
     }
 

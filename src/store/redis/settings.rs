@@ -1,23 +1,24 @@
-//! Which Redis, as whom, and how long to wait for it.
+//! Which Redis, the gate's own account there, and how long to wait for it.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
+
+use crate::identity::Credentials;
 
 /// The longest pause before connecting again. A connection that lived for so long counts as well.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Which Redis, as whom, and how long to wait for it.
-#[derive(Clone, PartialEq, Eq)]
+/// Which Redis, the gate's own account there, and how long to wait for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisSettings {
     /// A name or an address; resolved anew for each connection.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// The ACL user; none is Redis's `default`.
-    pub username: Option<String>,
-    /// Its password; none is no authentication.
-    pub password: Option<String>,
+    /// The gate's own account, for what it asks Redis on its own account (`INFO`). None: it asks as the
+    /// user whose connection it is.
+    pub own: Option<Credentials>,
     /// Bound of opening a connection: once for reaching the address, once for the first words on it.
     pub connect_timeout: Duration,
     /// A connection on which questions wait and none was answered for so long counts as broken
@@ -30,20 +31,17 @@ pub struct RedisSettings {
     pub grace: Option<Duration>,
     /// Stands before the name of each lock, in Redis.
     pub key_prefix: Bytes,
+    /// Most shared connections: one for each user and database with locks.
+    pub connections: usize,
+    /// One that nobody used for so long, and that no lock needs, is closed.
+    pub idle: Duration,
 }
 
-impl fmt::Debug for RedisSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisSettings")
-            .field("host", &self.host)
-            .field("port", &self.port)
-            .field("username", &self.username)
-            .field("password", &self.password.as_ref().map(|_| "***"))
-            .field("connect_timeout", &self.connect_timeout)
-            .field("timeout", &self.timeout)
-            .field("ping", &self.ping)
-            .field("grace", &self.grace)
-            .field("key_prefix", &self.key_prefix)
-            .finish()
+impl RedisSettings {
+    /// The error of those who are not answered, for this reason; one line, whatever the system says.
+    pub(super) fn unreachable(&self, reason: &str) -> String {
+        let (host, port) = (&self.host, self.port);
+        let text = format!("UPSTREAM no connection to Redis at {host}:{port}: {reason}");
+        text.replace(['\r', '\n'], " ")
     }
 }

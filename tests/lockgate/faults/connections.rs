@@ -4,7 +4,8 @@
 use std::{thread::sleep, time::Duration};
 
 use super::{
-    AT_ONCE, gate_before, holder, is_error, is_served, pttl, reset, timed, waiter, was_told_nothing,
+    AT_ONCE, admitted, gate_before, holder, is_error, is_served, pttl, reset, timed, waiter,
+    was_told_nothing,
 };
 use crate::support::{
     Client, Lockgate, Machine, Monitor, Place, Proxy, RedisServer, SHORT_GRACE, Value, eventually,
@@ -37,6 +38,7 @@ impl Line {
     /// What the client says reaches Redis and is executed until this holds; no answer comes back, and
     /// then the connection breaks.
     fn answer_is_lost(&self, client: &mut Client, command: &[&str], is_done: impl Fn() -> bool) {
+        was_told_nothing(client);
         self.proxy.drop_replies(true);
         client.send(command);
         eventually("Redis did it", is_done);
@@ -175,7 +177,7 @@ fn an_acquisition_with_a_fence_whose_answer_is_lost_is_one_grant() {
 fn an_acquisition_whose_answer_and_client_are_lost_is_held_by_nobody() {
     let line = Line::new();
     for end in [drop, reset] {
-        let mut client = line.gate.client();
+        let mut client = admitted(&line.gate);
         line.proxy.drop_replies(true);
         client.send(&["LOCK", "k"]);
         eventually("Redis did it", || !line.holder("k").is_nil());

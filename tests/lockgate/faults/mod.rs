@@ -77,6 +77,14 @@ fn waiter(gate: &Lockgate, key: &str, token: &str, place_in_queue: i64) -> Clien
     client
 }
 
+/// A client that Redis lets take locks, and its gate knows that: whatever it says next is asked at once.
+#[track_caller]
+fn admitted(gate: &Lockgate) -> Client {
+    let mut client = gate.client();
+    was_told_nothing(&mut client);
+    client
+}
+
 /// Nothing was said to this client so far; it is there, and is answered.
 #[track_caller]
 fn was_told_nothing(client: &mut Client) {

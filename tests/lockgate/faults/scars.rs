@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{AT_ONCE, gate_before, holder, is_error, pttl, reset, timed, waiter};
+use super::{AT_ONCE, admitted, gate_before, holder, is_error, pttl, reset, timed, waiter};
 use crate::support::{Client, Machine, Place, Proxy, RedisServer, Value, eventually};
 
 /// The client's connection to one gate is gone, and it asked again through another one, which it may
@@ -48,7 +48,7 @@ fn whoever_asked_again_at_another_gate_while_its_grant_was_under_way_keeps_the_l
         gate_before(&redis.url(), &[]),
     );
     for late in [false, true] {
-        let mut first = one.client();
+        let mut first = admitted(&one);
         proxy.drop_replies(true);
         // It is told that it did not get the lock, and goes.
         first.send(&["LOCK", "k", "TOKEN", "t", "PX", "30000", "WAIT", "300"]);
@@ -186,7 +186,7 @@ fn a_command_that_was_given_up_on_and_comes_late_takes_the_lock_for_nobody() {
     let proxy = Proxy::before(redis.address());
     let gate = gate_before(&proxy.url(), &[("LOCKGATE_UPSTREAM_TIMEOUT", "400ms")]);
     for command in ["LOCK k WAIT 500 PX 60000", "TRYLOCK k PX 60000"] {
-        let mut client = gate.client();
+        let mut client = admitted(&gate);
         proxy.half_open(true);
         let (reply, took) = timed(|| client.say(command));
         is_error(&reply, "UPSTREAM");
