@@ -78,6 +78,11 @@ impl Ahead {
         self.0.as_ref().map_or(0, |behind| behind.commands.len())
     }
 
+    /// Nothing is kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Looks at what is new in the inbox. Returns whether there was any whole command.
     pub(super) fn look(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
         if inbox.is_empty() {

@@ -107,14 +107,12 @@ impl Back {
         }
     }
 
-    /// It may be sent more commands.
-    pub(super) fn has_room(&self) -> bool {
+    /// So many more commands it may be sent.
+    pub(super) fn room(&self) -> usize {
         match self {
-            Self::Relay(relay) => {
-                relay.state.owed() < OWED_REPLIES
-                    && relay.state.amendment_weight() < AMENDED_ENTRIES
-            }
-            Self::Local(_) => true,
+            Self::Relay(relay) if relay.state.amendment_weight() >= AMENDED_ENTRIES => 0,
+            Self::Relay(relay) => OWED_REPLIES.saturating_sub(relay.state.owed()),
+            Self::Local(_) => usize::MAX,
         }
     }
 
@@ -250,10 +248,11 @@ impl Back {
         }
     }
 
-    /// A command goes to Redis whole whose name [`is_plain`](super::state::is_plain).
-    pub(super) fn sent_plain(&mut self) {
+    /// So many commands go to Redis whole, one at least, whose names are all such that
+    /// [`is_plain`](super::state::is_plain).
+    pub(super) fn sent_plain(&mut self, count: usize) {
         if let Self::Relay(relay) = self {
-            relay.state.sent_plain();
+            relay.state.sent_plain(count);
         }
     }
 

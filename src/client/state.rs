@@ -38,7 +38,7 @@ mod login;
 mod replies;
 mod visibility;
 
-pub use command::is_plain;
+pub use command::{is_plain, is_plain_in_any_case};
 use command::{Command, ReplyMode};
 pub use login::Identity;
 use login::Logins;
@@ -196,11 +196,13 @@ impl State {
         Ok(())
     }
 
-    /// As [`State::sent`], for a command whose name [`is_plain`].
-    pub fn sent_plain(&mut self) {
+    /// As [`State::sent`], for so many commands, one at least, whose names are all such that
+    /// [`is_plain`].
+    pub fn sent_plain(&mut self, count: usize) {
         if !self.uncountable {
             self.primed = false;
-            self.push(Command::Ordinary(1));
+            self.commands_owed += count;
+            Self::push_merged(&mut self.owed, Command::Ordinary(count as u64));
         }
     }
 

@@ -120,11 +120,19 @@ impl CountLine {
 pub(super) fn short_line(kind: u8, input: &[u8]) -> Option<(usize, usize)> {
     /// So many digits are far from any bound on a frame.
     const DIGITS: usize = 8;
+    let digit = |byte: u8| usize::from(byte - b'0');
+    match *input {
+        [first, a @ b'0'..=b'9', b'\r', _, ..] if first == kind => return Some((digit(a), 4)),
+        [first, a @ b'1'..=b'9', b @ b'0'..=b'9', b'\r', _, ..] if first == kind => {
+            return Some((digit(a) * 10 + digit(b), 5));
+        }
+        _ => {}
+    }
     let (&first, rest) = input.split_first()?;
     let mut value = 0;
     for (digits, &byte) in rest.iter().take(DIGITS + 1).enumerate() {
         match byte {
-            b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
+            b'0'..=b'9' => value = value * 10 + digit(byte),
             b'\r' if first == kind && digits > 0 && digits + 1 < rest.len() => {
                 let canonical = rest[0] != b'0' || digits == 1;
                 return canonical.then_some((value, digits + 3));

@@ -34,6 +34,27 @@ pub enum Step {
     Blank,
 }
 
+/// The bytes of a command at the front of `input`, and its name as it was sent, where it is whole and in
+/// the form that every client library writes: what nearly every request is. None: [`RequestScanner`]
+/// tells.
+pub fn plain_request(input: &[u8]) -> Option<(usize, &[u8])> {
+    let (count, mut at) = short_line(b'*', input)?;
+    if count == 0 || count as u64 > ARGUMENTS {
+        return None;
+    }
+    let (length, line) = short_line(b'$', &input[at..])?;
+    let name = input.get(at + line..at + line + length)?;
+    if name.contains(&0) {
+        return None;
+    }
+    at += line + length + 2;
+    for _ in 1..count {
+        let (length, line) = short_line(b'$', input.get(at..)?)?;
+        at += line + length + 2;
+    }
+    (at <= input.len()).then_some((at, name))
+}
+
 /// Reads the requests of one client, one after the other.
 #[derive(Debug, Clone)]
 pub struct RequestScanner {

@@ -15,10 +15,10 @@ use crate::{
         amend::{self, Amendment},
         back::is_login,
         command::Verb,
-        state::is_plain,
+        state::{is_plain, is_plain_in_any_case},
     },
     limits::LOCK_COMMAND_BYTES,
-    resp::{RequestScanner, Step, arguments},
+    resp::{RequestScanner, Step, arguments, plain_request},
 };
 
 impl Session {
@@ -32,6 +32,14 @@ impl Session {
         }
         let (mut read, mut passing, mut doubt) = (0, 0, None);
         while read < bytes.len() && self.has_room(passing) {
+            if self.frame == Frame::Unnamed && self.scanner.between_frames() {
+                let plain = self.count_plain(&bytes[read..], passing);
+                if plain > 0 {
+                    read += plain;
+                    passing = read;
+                    continue;
+                }
+            }
             let (count, step) = self.scanner.scan(&bytes[read..]);
             read += count;
             match step {
@@ -68,6 +76,29 @@ impl Session {
         passing
     }
 
+    /// Counts the commands at the front that are there whole and of which nothing more needs to be known:
+    /// nearly all. Returns their bytes; `passing` are on their way already.
+    fn count_plain(&mut self, bytes: &[u8], passing: usize) -> usize {
+        if !self.ahead.is_empty() {
+            return 0;
+        }
+        let under_way = self.back.backlog() + passing;
+        let most_bytes = self.shared.limits.relay_bytes.saturating_sub(under_way);
+        let (room, mut count, mut end) = (self.back.room(), 0, 0);
+        while count < room
+            && end < most_bytes
+            && let Some((frame, name)) = plain_request(&bytes[end..])
+            && is_plain_in_any_case(name)
+        {
+            end += frame;
+            count += 1;
+        }
+        if count > 0 {
+            self.back.sent_plain(count);
+        }
+        end
+    }
+
     /// Reads on in the inbox: ordinary commands pass, a lock command has the next turn.
     pub(super) fn dispatch(&mut self) -> bool {
         let before = self.client.inbox.len() - self.scanned;
@@ -96,7 +127,7 @@ impl Session {
         let most = self.shared.limits.relay_bytes;
         self.back.backlog() + passing < most
             && self.client.outbox.len() < most
-            && self.back.has_room()
+            && self.back.room() > 0
     }
 
     fn step(&mut self, step: Step) {
@@ -190,7 +221,7 @@ impl Session {
     fn count_ordinary(&mut self) -> Result<(), String> {
         self.ahead.turn(self.frame_bytes());
         if is_plain(self.scanner.name()) {
-            self.back.sent_plain();
+            self.back.sent_plain(1);
             return Ok(());
         }
         self.left |= self.scanner.name() == b"QUIT";

@@ -3,7 +3,7 @@
 
 use crate::{
     client::command::Verb,
-    resp::{Protocol, RequestScanner},
+    resp::{NAME_BYTES, Protocol, RequestScanner},
 };
 
 /// A command forwarded to Redis. Small, since many may be on their way.
@@ -113,6 +113,17 @@ pub fn is_plain(name: &[u8]) -> bool {
                 | b"PSYNC"
                 | b"REPLCONF"
         )
+}
+
+/// As [`is_plain`], for a name as it was sent.
+pub fn is_plain_in_any_case(name: &[u8]) -> bool {
+    let mut upper = [0; NAME_BYTES];
+    let Some(upper) = upper.get_mut(..name.len()) else {
+        return false;
+    };
+    upper.copy_from_slice(name);
+    upper.make_ascii_uppercase();
+    is_plain(upper)
 }
 
 impl Command {
