@@ -299,8 +299,19 @@ impl Back {
         }
     }
 
-    /// Moves bytes both ways; what comes goes to `client`, which takes `most`. Returns whether
-    /// anything moved.
+    /// Something is to be sent to it.
+    pub(super) fn is_due(&self) -> bool {
+        matches!(self, Self::Relay(relay) if relay.is_due())
+    }
+
+    /// Sends what it takes.
+    pub(super) fn flush(&mut self, cx: &mut Context<'_>) {
+        if let Self::Relay(relay) = self {
+            relay.flush(cx);
+        }
+    }
+
+    /// Opens and reads; what comes goes to `client`, which takes `most`. Returns whether anything did.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,

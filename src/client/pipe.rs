@@ -24,6 +24,9 @@ thread_local! {
     static SPACE: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
 }
 
+/// So many bytes are large: to keep them for the next flush costs more than it saves.
+const LARGE: usize = 8 * 1024;
+
 /// Lends the space that bytes are read to. It is not lent twice at a time.
 pub(super) fn with_space<T>(f: impl FnOnce(&mut [u8]) -> T) -> T {
     SPACE.with_borrow_mut(|space| f(space))
@@ -42,6 +45,8 @@ pub(super) struct Pipe {
     /// This side is to write no more, once the outbox is empty.
     closing: bool,
     closed: bool,
+    /// The socket took no more. It wakes the task when it does; one that failed never does.
+    stuck: bool,
 }
 
 impl Pipe {
@@ -59,6 +64,7 @@ impl Pipe {
             ended: false,
             closing: false,
             closed: false,
+            stuck: false,
         })
     }
 
@@ -101,12 +107,12 @@ impl Pipe {
         }
     }
 
-    /// Writes these bytes at once, where nothing waits before them and the socket takes them; the
-    /// rest is to be written. What fails here is found by [`Pipe::poll_flush`].
+    /// These bytes are to be written. So much that copying it would cost more than it saves is written at
+    /// once, where nothing waits before it.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
         let mut sent = 0;
-        if self.outbox.is_empty()
-            && !bytes.is_empty()
+        if bytes.len() >= LARGE
+            && self.outbox.is_empty()
             && let Poll::Ready(Ok(count)) = Pin::new(&mut self.stream).poll_write(cx, bytes)
         {
             sent = count;
@@ -116,11 +122,22 @@ impl Pipe {
         }
     }
 
+    /// Something is to be written that the socket was not asked yet to take: [`Pipe::poll_flush`] is due.
+    pub(super) fn is_due(&self) -> bool {
+        !self.stuck && (!self.outbox.is_empty() || self.closing && !self.closed)
+    }
+
     /// Writes what is to be written, as far as the socket takes it; ready when nothing is left.
     ///
     /// # Errors
     /// The other side is gone.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = self.poll_write_all(cx);
+        self.stuck = !matches!(flushed, Poll::Ready(Ok(())));
+        flushed
+    }
+
+    fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.outbox.is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, &self.outbox) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),

@@ -146,8 +146,21 @@ impl Relay {
         }
     }
 
-    /// Opens, writes and reads as far as it can; what Redis says goes to `client`, which takes
-    /// `most` bytes. Returns whether anything moved.
+    /// Something is to be sent to Redis.
+    pub(super) fn is_due(&self) -> bool {
+        matches!(&self.link, Link::Open(pipe) if pipe.is_due())
+    }
+
+    /// Writes to Redis what it takes.
+    pub(super) fn flush(&mut self, cx: &mut Context<'_>) {
+        if let Link::Open(pipe) = &mut self.link {
+            // Where Redis reads no more it may still have said why.
+            let _ = pipe.poll_flush(cx);
+        }
+    }
+
+    /// Opens and reads as far as it can; what Redis says goes to `client`, which takes `most` bytes.
+    /// Returns whether anything was read.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -171,10 +184,7 @@ impl Relay {
         let Link::Open(pipe) = &mut self.link else {
             return Ok(false);
         };
-        let backlog = pipe.outbox.len();
-        // Where Redis reads no more it may still have said why.
-        let _ = pipe.poll_flush(cx);
-        let mut moved = pipe.outbox.len() < backlog;
+        let mut moved = false;
         if client.outbox.len() < most {
             let (replies, state) = (&mut self.replies, &mut self.state);
             let (undecided, amending) = (&mut self.undecided, &mut self.amending);

@@ -6,8 +6,8 @@
 //! the connection, its [`Turn`]. While that is a `LOCK` that waits, what the client sends meanwhile
 //! is kept in the inbox, up to a limit, and looked at ([`Ahead`]): some of it may overtake.
 //!
-//! The session is one task. It moves bytes and turns as far as it can whenever something happened,
-//! both ways at once (reading must never wait for writing, or two full buffers deadlock), and a
+//! The session is one task. Whenever something happened it moves bytes and turns, round by round, as far
+//! as it can, both ways at once (reading must never wait for writing, or two full buffers deadlock), and a
 //! side whose buffer is full is not read for.
 //!
 //! A client that closes while its `LOCK` waits is noticed at once. What stands behind that `LOCK` is
@@ -187,24 +187,28 @@ impl Session {
     }
 
     /// Goes on until the connection has ended.
+    ///
+    /// One round is one poll: what a round has to write is written by the next one, when all other
+    /// sessions that have something to do have had theirs. So what many clients send at a time
+    /// reaches Redis in one go, and in the order in which it came, and Redis wakes up once for all of it.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let mut moved = self.read(cx);
-            moved |= self.go_on(cx);
-            moved |= self.exchange(cx);
-            moved |= self.write(cx);
-            moved |= self.look_for_close(cx);
-            moved |= self.tell_lost(cx);
-            if self.is_over() {
-                if self.left {
-                    self.held.release();
-                }
-                return Poll::Ready(());
+        self.write(cx);
+        self.back.flush(cx);
+        let mut moved = self.read(cx);
+        moved |= self.go_on(cx);
+        moved |= self.exchange(cx);
+        moved |= self.look_for_close(cx);
+        moved |= self.tell_lost(cx);
+        if self.is_over() {
+            if self.left {
+                self.held.release();
             }
-            if !moved {
-                return Poll::Pending;
-            }
+            return Poll::Ready(());
         }
+        if moved || self.client.is_due() || self.back.is_due() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 
     /// The gate shuts down: who waits is told, and who holds a lock bound to this connection; what
@@ -285,15 +289,14 @@ impl Session {
         is_ready
     }
 
-    fn write(&mut self, cx: &mut Context<'_>) -> bool {
+    fn write(&mut self, cx: &mut Context<'_>) {
         if self.mute {
             self.client.outbox.clear();
-            return false;
+            return;
         }
         let before = self.client.outbox.len();
         let flushed = self.client.poll_flush(cx);
-        let moved = self.client.outbox.len() < before;
-        if moved {
+        if self.client.outbox.len() < before {
             self.linger = None;
         }
         match flushed {
@@ -302,13 +305,9 @@ impl Session {
                     self.held.add(bound);
                 }
             }
-            Poll::Ready(Err(_)) => {
-                self.mute();
-                return true;
-            }
+            Poll::Ready(Err(_)) => self.mute(),
             Poll::Pending => {}
         }
-        moved
     }
 
     /// The client's socket is broken: a grant being written did not reach it.

@@ -38,8 +38,8 @@ mod login;
 mod replies;
 mod visibility;
 
-pub use command::{is_plain, is_plain_in_any_case};
 use command::{Command, ReplyMode};
+pub use command::{is_plain, is_plain_in_any_case};
 pub use login::Identity;
 use login::Logins;
 pub use visibility::Visibility;

@@ -320,6 +320,10 @@ mod tests {
                 let frame = format!("{name}{arguments}\n");
                 let (named, _) = scanner.scan(frame.as_bytes());
                 scanner.scan(&frame.as_bytes()[named..]).1.ok();
+                assert_eq!(
+                    is_plain_in_any_case(name.as_bytes()),
+                    is_plain(scanner.name())
+                );
                 if is_plain(scanner.name()) {
                     assert_eq!(Command::of(&scanner), Some(Command::Ordinary(1)), "{frame}");
                     assert!(!primes_next(&scanner, true), "{frame}");
@@ -327,6 +331,10 @@ mod tests {
                 }
             }
         }
+        assert!(
+            !is_plain_in_any_case(&[b'x'; NAME_BYTES + 1]),
+            "too long to be told"
+        );
         plain.dedup();
         let plain = plain.join(" ");
         assert_eq!(plain, "readonly watch unwatch get set eval config");

@@ -397,4 +397,28 @@ proptest! {
         let (_, first) = RequestScanner::new().scan(&frame);
         prop_assert_eq!(first, Ok(Step::Named));
     }
+
+    #[test]
+    fn what_every_library_writes_is_a_plain_request(
+        name in "[a-zA-Z]{1,12}",
+        rest in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..48), 0..6),
+        more in 0usize..9,
+        less in 1usize..9,
+    ) {
+        let given: Vec<Vec<u8>> = std::iter::once(name.clone().into_bytes()).chain(rest).collect();
+        let frame = multibulk(&given);
+        let stream = [frame.as_slice(), &b"*1\r\n$4\r\n"[..more]].concat();
+        prop_assert_eq!(plain_request(&stream), Some((frame.len(), name.as_bytes())));
+        prop_assert_eq!(plain_request(&frame[..frame.len() - less]), None, "not whole");
+    }
+
+    #[test]
+    fn a_plain_request_is_what_the_scanner_reads(stream in streams()) {
+        if let Some((end, name)) = plain_request(&stream) {
+            let told = told_whole(&stream[..end]);
+            let Some(Told::End { at, name: told, .. }) = told.last() else { panic!("{told:?}") };
+            prop_assert_eq!(*at, end);
+            prop_assert_eq!(told, &name.to_ascii_uppercase());
+        }
+    }
 }
