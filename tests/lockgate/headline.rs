@@ -17,8 +17,13 @@ const LOCK: &str = "order:42";
 /// Longest that all of it may take, in sums of the holds.
 const MOST_RATIO: f64 = 1.05;
 
+/// Where the machine is too slow for that: how much more time may be lost than is lost where the same
+/// clients pass a baton through Redis itself (`BLPOP`, `RPUSH`). That is two ways, from the client to Redis
+/// and from there to the next client; through lockgate it is four.
+const MOST_LOSS: f64 = 2.5;
+
 /// How often to measure.
-const MEASURES: usize = 16;
+const MEASURES: usize = 8;
 
 /// How often the spinning ones try.
 const SPIN: Duration = Duration::from_millis(50);
@@ -42,6 +47,11 @@ impl Measured {
         self.whole.as_secs_f64() / self.held.as_secs_f64()
     }
 
+    /// No time was lost, or little where much is lost between Redis and its clients alone.
+    fn is_swift(&self, baton: &Self) -> bool {
+        self.ratio() <= MOST_RATIO || self.ratio() - 1.0 <= MOST_LOSS * (baton.ratio() - 1.0)
+    }
+
     fn line(&self, hold: Duration, way: &str) -> String {
         let (whole, held) = (self.whole.as_secs_f64(), self.held.as_secs_f64());
         format!(
@@ -59,9 +69,14 @@ fn one_hundred_clients_cost_one_command_each_and_no_time() {
                      | -------: | -------- | -------: | --------: | --------: | ----: |"
         .to_owned();
     for hold in [Duration::from_millis(100), Duration::from_millis(10)] {
-        let through = undisturbed(hold);
+        let (through, baton) = undisturbed(hold);
         let spinning = spinning_on_redis(hold);
-        for (measured, way) in [(&through, "lockgate"), (&spinning, "spinning")] {
+        let ways = [
+            (&through, "lockgate"),
+            (&baton, "a baton"),
+            (&spinning, "spinning"),
+        ];
+        for (measured, way) in ways {
             table.push('\n');
             table.push_str(&measured.line(hold, way));
         }
@@ -73,20 +88,22 @@ fn one_hundred_clients_cost_one_command_each_and_no_time() {
         );
         assert!(through.commands <= 110, "{} commands", through.commands);
         assert!(
-            through.ratio() <= MOST_RATIO,
-            "{:.3} of the holds",
-            through.ratio()
+            through.is_swift(&baton),
+            "{:.3} of the holds; a baton through Redis {:.3}",
+            through.ratio(),
+            baton.ratio()
         );
     }
 }
 
 /// The first measure in which no time was lost, or the last of [`MEASURES`]: a machine that was busy with
-/// something else once is not what is measured.
-fn undisturbed(hold: Duration) -> Measured {
-    let mut measured = through_lockgate(hold);
+/// something else once is not what is measured. Beside it, the baton.
+fn undisturbed(hold: Duration) -> (Measured, Measured) {
+    let measure = || (through_lockgate(hold), a_baton_through_redis(hold));
+    let mut measured = measure();
     for _ in 1..MEASURES {
-        if measured.ratio() > MOST_RATIO {
-            measured = through_lockgate(hold);
+        if !measured.0.is_swift(&measured.1) {
+            measured = measure();
         }
     }
     measured
@@ -118,6 +135,17 @@ fn spinning_on_redis(hold: Duration) -> Measured {
         });
         assert_eq!(released.1, 1);
         released.0
+    })
+}
+
+/// The least that passing something on costs: without lockgate, without a lease, without an owner.
+fn a_baton_through_redis(hold: Duration) -> Measured {
+    let _machine = Machine::alone();
+    let redis = RedisServer::start(&[]);
+    Client::connect(redis.address()).call(&["RPUSH", LOCK, "baton"]);
+    measure(&redis, redis.address(), |client, _| {
+        client.call(&["BLPOP", LOCK, "0"]);
+        hold_and(hold, || client.call(&["RPUSH", LOCK, "baton"])).0
     })
 }
 
