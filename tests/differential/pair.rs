@@ -29,7 +29,8 @@ const BEFORE: [&str; 10] = [
     "FLUSHALL",
     "SCRIPT FLUSH",
     "FUNCTION FLUSH",
-    "ACL SETUSER weak reset on >weak ~* &* +@all -psubscribe -select -multi",
+    // Lock commands need SELECT where the database is not 0.
+    "ACL SETUSER weak reset on >weak ~* &* +@all -psubscribe -multi",
     "SET s value",
     "SET n 7",
     "RPUSH l first x y",
