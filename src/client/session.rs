@@ -446,12 +446,16 @@ impl Session {
             }
             Turn::AtDoor(at_door) => self.await_admission(cx, at_door),
             Turn::Running(running) => self.await_gate(cx, running),
+            Turn::Looking(look) if !self.may_answer() => self.stay(Turn::Looking(look)),
             Turn::Looking(mut look) => match look.as_mut().poll(cx) {
                 Poll::Ready(info) => {
                     self.write_answer(|out, protocol| answer::info(out, protocol, info))
                 }
                 Poll::Pending => self.stay(Turn::Looking(look)),
             },
+            Turn::Listing(may, pattern, count) if !self.may_answer() => {
+                self.stay(Turn::Listing(may, pattern, count))
+            }
             Turn::Listing(mut may, pattern, count) => match may.as_mut().poll(cx) {
                 Poll::Ready(may) => self.list(may, pattern, count),
                 Poll::Pending => self.stay(Turn::Listing(may, pattern, count)),
@@ -474,6 +478,11 @@ impl Session {
                 true
             }
         }
+    }
+
+    /// Nothing that Redis says has been passed on in part: a message may come while a lock command runs.
+    fn may_answer(&self) -> bool {
+        self.mute || self.back.is_between_replies()
     }
 
     fn stay(&mut self, turn: Turn) -> bool {

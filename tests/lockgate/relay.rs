@@ -5,7 +5,8 @@
 use std::{io::Write, thread, time::Duration};
 
 use crate::support::{
-    Client, Lockgate, Machine, Place, RedisServer, Value, eventually, frame, words,
+    Client, Lockgate, Machine, Place, Proxy, RedisServer, SHORT_GRACE, Value, eventually, frame,
+    words,
 };
 
 const END: &str = "end of the script";
@@ -425,4 +426,52 @@ fn without_a_redis_an_ordinary_command_is_told_how_to_name_one() {
     assert_eq!(client.say("RESET"), "RESET");
     assert_eq!(client.say("QUIT"), "OK");
     client.is_closed_by_the_server();
+}
+
+/// A message that began to come while a lock command ran is read to its end first.
+#[test]
+fn what_lockgate_says_itself_does_not_come_in_the_middle_of_a_message() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let proxy = Proxy::before(redis.address());
+    let mut settings = SHORT_GRACE.to_vec();
+    settings.push(("LOCKGATE_UPSTREAM_TIMEOUT", "1s"));
+    let gate = Lockgate::start_with(&["--upstream", &proxy.url()], &settings);
+    let mut direct = redis.client();
+    let message = "x".repeat(16 << 20);
+    for (admitted, command) in [(true, "LOCKINFO k"), (true, "LOCKS"), (false, "TRYLOCK k")] {
+        let mut client = gate.client();
+        client.say("HELLO 3");
+        if admitted {
+            assert_eq!(client.say("LOCK k TOKEN t"), "t");
+            assert_eq!(client.say("UNLOCK k t"), 1);
+        }
+        client.say("SUBSCRIBE news");
+        // Only the subscriber's connection is left, so lockgate waits for an answer in vain.
+        proxy.refuse(true);
+        let list = direct.say("CLIENT LIST").text();
+        for line in list.lines().filter(|line| line.contains(" sub=0 ")) {
+            let id = line.split(' ').next().unwrap().strip_prefix("id=").unwrap();
+            if !line.contains("cmd=client|list") {
+                direct.call(&["CLIENT", "KILL", "ID", id]);
+            }
+        }
+        client.write_raw(format!("{command}\r\n").as_bytes());
+        assert_eq!(direct.call(&["PUBLISH", "news", &message]), 1);
+        // The client does not read meanwhile, and so the message does not end before lockgate answers.
+        thread::sleep(Duration::from_millis(1_300));
+        let mut came = [client.read_reply(), client.read_reply()];
+        // On a machine that stutters the answer may be first.
+        came.sort_by_key(|value| matches!(value, Value::Error(_)));
+        assert!(
+            came[0].items()[2] == message,
+            "{command}: the message is whole"
+        );
+        assert!(
+            came[1].error().starts_with("UPSTREAM"),
+            "{command}: {:?}",
+            came[1]
+        );
+        proxy.refuse(false);
+    }
 }

@@ -87,6 +87,9 @@ impl Session {
     }
 
     pub(super) fn await_admission(&mut self, cx: &mut Context<'_>, mut at_door: AtDoor) -> bool {
+        if !self.may_answer() {
+            return self.stay(Turn::AtDoor(at_door));
+        }
         let Poll::Ready(admission) = at_door.admission.as_mut().poll(cx) else {
             return self.stay(Turn::AtDoor(at_door));
         };

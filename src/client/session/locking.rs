@@ -213,7 +213,7 @@ impl Session {
     pub(super) fn answer(&mut self, answer: Answer) -> bool {
         let busy = self.delivering.is_some() || !self.client.outbox.is_empty();
         let is_grant = matches!(answer, Answer::Granted(_));
-        if !self.mute && (!self.back.is_between_replies() || (is_grant && busy)) {
+        if !self.may_answer() || (is_grant && busy && !self.mute) {
             return self.stay(Turn::Answered(answer));
         }
         match answer {
