@@ -86,7 +86,7 @@ impl User {
         Some(name.escape_ascii().to_string())
     }
 
-    /// Redis accepts these.
+    /// Redis accepted these.
     fn accepted(&self, credentials: &Credentials) {
         let mut kept = lock(&self.credentials);
         kept.retain(|other| other != credentials);
@@ -94,9 +94,10 @@ impl User {
         kept.truncate(PASSWORDS);
     }
 
-    /// Redis does not accept these any more. The last ones are kept, so that Redis can say so again.
+    /// Redis does not accept these any more, but others.
     pub fn refused(&self, credentials: &Credentials) {
         let mut kept = lock(&self.credentials);
+        // Without any it would be somebody else.
         if kept.len() > 1 {
             kept.retain(|other| other != credentials);
         }

@@ -191,6 +191,19 @@ async fn of_several_passwords_the_one_that_works_opens() {
     assert_eq!(bed.user.credentials().len(), 1, "the dead one is forgotten");
 }
 
+/// That none works may be for another reason; then none is forgotten.
+#[tokio::test]
+async fn a_user_that_was_off_for_a_while_is_let_in_again() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let () = other.say("ACL SETUSER ann off >old >new ~* &* +@all").await;
+    let mut bed = Bed::at_as(server.settings(), "ann", "old");
+    bed.becomes("ann", "new");
+    assert!(refused(&bed.ask(&lock("a"), "me", LONG).await).starts_with("WRONGPASS "));
+    let () = other.say("ACL SETUSER ann on <old").await;
+    bed.hold(&lock("a"), "me").await;
+}
+
 #[tokio::test]
 async fn a_password_may_be_any_bytes() {
     let server = Server::start();

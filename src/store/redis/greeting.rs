@@ -96,20 +96,25 @@ pub(super) async fn open(
     id: LinkId,
     previous: Option<&Peer>,
 ) -> Result<Opened, NoLink> {
-    let mut known = subject.user.credentials().into_iter();
-    let mut credentials = known.next();
-    loop {
-        let refused = match open_as(subject, id, previous, credentials.as_ref()).await {
-            Err(NoLink::WrongPassword(text)) => text,
-            other => return other,
-        };
-        if let Some(refused) = &credentials {
-            subject.user.refused(refused);
+    let known = subject.user.credentials();
+    let mut refusal = None;
+    for (number, credentials) in known.iter().enumerate() {
+        match open_as(subject, id, previous, Some(credentials)).await {
+            Err(NoLink::WrongPassword(text)) => refusal = Some(text),
+            opened => {
+                // Where none works it may be the user, and not the passwords.
+                if opened.is_ok() {
+                    known[..number]
+                        .iter()
+                        .for_each(|it| subject.user.refused(it));
+                }
+                return opened;
+            }
         }
-        credentials = known.next();
-        if credentials.is_none() {
-            return Err(NoLink::Refused(refused));
-        }
+    }
+    match refusal {
+        Some(text) => Err(NoLink::Refused(text)),
+        None => open_as(subject, id, previous, None).await,
     }
 }
 

@@ -118,6 +118,22 @@ impl House {
         let mine = format!(" user={user} ");
         list.lines().filter(|line| line.contains(&mine)).count()
     }
+
+    /// The numbers of those of them that lockgate shares: Redis tells on them of changes.
+    fn shared_by(&self, user: &str) -> Vec<String> {
+        let list = self.redis.client().say("CLIENT LIST").text();
+        let mine = format!(" user={user} ");
+        let lines = list
+            .lines()
+            .filter(|line| line.contains(&mine) && line.contains(" flags=t "));
+        let id = |line: &str| {
+            line.split(' ')
+                .next()?
+                .strip_prefix("id=")
+                .map(str::to_owned)
+        };
+        lines.filter_map(id).collect()
+    }
 }
 
 /// Does the same in both protocols, each time in another house.
