@@ -6,7 +6,7 @@
 //! key or value is one line that names it, where it was typed, and what is allowed.
 //! `config/lockgate.toml` documents every key, and a test holds it to this file.
 
-use std::{ffi::OsString, net::SocketAddr, ops::RangeInclusive, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use tracing_subscriber::EnvFilter;
@@ -17,9 +17,11 @@ use crate::{
     store::redis::settings::LONGEST_PAUSE,
 };
 
+mod tls;
 mod typed;
 mod upstream;
 
+pub use tls::{Tls, UpstreamTls};
 pub use typed::{Error, Flags};
 use typed::{Typed, shown};
 pub use upstream::{RedisAddress, Upstream};
@@ -27,14 +29,20 @@ pub use upstream::{RedisAddress, Upstream};
 /// What the program does, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The address to listen on; port 0 takes a free one.
-    pub listen: SocketAddr,
+    /// The address to listen on; port 0 takes a free one. None: no address.
+    pub listen: Option<SocketAddr>,
+    /// The socket in the file system to listen on.
+    pub unix_socket: Option<UnixSocket>,
+    /// Where clients come in with TLS.
+    pub tls: Option<Tls>,
     /// Threads that serve clients.
     pub threads: usize,
     /// What to log, as `tracing` filters it: `info`, or `warn,lockgate=debug`.
     pub log: String,
     /// Where the locks live, and everything else.
     pub upstream: Upstream,
+    /// TLS to Redis, where the upstream is a Redis that speaks it.
+    pub upstream_tls: Option<UpstreamTls>,
     /// How long connecting to Redis may take.
     pub connect_timeout: Duration,
     /// How long an answer of Redis may take before its connection counts as broken.
@@ -58,6 +66,15 @@ pub struct Config {
     /// The bounds.
     pub limits: Limits,
     queue: QueueTimes,
+}
+
+/// A socket in the file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// Its path.
+    pub path: PathBuf,
+    /// Who may connect, as the mode of a file: who may write to it.
+    pub mode: u32,
 }
 
 /// The leases a client gets and may ask for, in milliseconds; `min_ms <= default_ms <= max_ms`.
@@ -141,14 +158,22 @@ impl Config {
             duration(typed, "upstream.connect_timeout", "1s", MILLISECOND..=HOUR)?;
         // Every gate must have had the time to come back.
         let shortest_grace = LONGEST_PAUSE + connect_timeout + MILLISECOND;
+        let unix_socket = UnixSocket::check(typed)?;
+        let tls = Tls::check(typed)?;
+        let elsewhere = unix_socket.is_some() || tls.is_some();
+        let upstream = Upstream::check(typed)?;
+        let speaks_tls = matches!(&upstream, Upstream::Redis(redis) if redis.tls);
         Ok(Self {
-            listen: typed.parse("listen", "127.0.0.1:6380", listen)?,
+            listen: typed.parse("listen", "127.0.0.1:6380", |text| listen(text, elsewhere))?,
+            unix_socket,
+            tls,
             threads: match number(typed, "threads", 0, 0..=1024)? {
                 0 => half_of_the_cores(),
                 threads => threads,
             },
             log: typed.parse("log", "info", log)?,
-            upstream: Upstream::check(typed)?,
+            upstream,
+            upstream_tls: UpstreamTls::check(typed, speaks_tls)?,
             connect_timeout,
             write_back: typed.parse("write_back.leases", "all", write_back)?,
             grace: grace(typed, shortest_grace)?,
@@ -169,6 +194,14 @@ impl Default for Config {
     fn default() -> Self {
         // No input of anybody is involved; the first of the tests is for this.
         Self::check(&mut Typed::default()).expect("the defaults are allowed")
+    }
+}
+
+impl UnixSocket {
+    fn check(typed: &mut Typed) -> Result<Option<Self>, Error> {
+        let mode = typed.parse("unixsocketperm", "700", file_mode)?;
+        let path = typed.parse("unixsocket", "", file)?;
+        Ok(path.map(|path| Self { path, mode }))
     }
 }
 
@@ -308,9 +341,34 @@ fn write_back(text: &str) -> Result<WriteBack, String> {
     }
 }
 
-fn listen(text: &str) -> Result<SocketAddr, String> {
+/// Nowhere is allowed where clients can come in `elsewhere`.
+fn listen(text: &str, elsewhere: bool) -> Result<Option<SocketAddr>, String> {
+    match text {
+        "off" if elsewhere => Ok(None),
+        "off" => {
+            Err("an IP address and a port; or tls.listen or a unixsocket beside it".to_owned())
+        }
+        _ => address(text).map(Some),
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
-        .map_err(|_| "an IP address and a port, such as \"127.0.0.1:6380\"".to_owned())
+        .map_err(|_| "an IP address and a port, such as \"127.0.0.1:6380\", or off".to_owned())
+}
+
+/// The name of a file; the empty one is none.
+fn file(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
+/// As `chmod` takes it.
+fn file_mode(text: &str) -> Result<u32, String> {
+    let digits = text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if digits && mode <= 0o777 => Ok(mode),
+        _ => Err("the mode of a file, from 0 to 777".to_owned()),
+    }
 }
 
 /// A directive of `tracing`. To `tracing` a lone word is the name of a module, which would turn

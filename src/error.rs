@@ -3,24 +3,37 @@
 //! Errors are part of the interface: Redis's own words where Redis has them, else a code of one
 //! word, what is wrong, and what to do. They are given here without the leading `-`.
 
-use std::{borrow::Cow, io, net::SocketAddr};
+use std::{borrow::Cow, io};
 
 use thiserror::Error;
 
-use crate::lock::Refusal;
+use crate::{
+    lock::Refusal,
+    transport::{endpoint::Endpoint, tls::TlsError},
+};
 
 /// Why the gate cannot run.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The address cannot be listened on.
-    #[error(
-        "cannot listen on {address}: {source}; `listen` must be a free address of this machine"
-    )]
+    /// The address or the socket cannot be listened on.
+    #[error("cannot listen on {place}: {source}; `{key}` must be {wanted}")]
     Listen {
-        /// The address.
-        address: SocketAddr,
+        /// The address, or the path of the socket.
+        place: String,
+        /// The key of the configuration that names it.
+        key: &'static str,
+        /// What may be named there.
+        wanted: &'static str,
         /// What the system says.
         source: io::Error,
+    },
+    /// Certificates or keys are of no use.
+    #[error("[{section}]: {source}")]
+    Tls {
+        /// The section of the configuration that names them.
+        section: &'static str,
+        /// Which, and why.
+        source: TlsError,
     },
 }
 
@@ -60,6 +73,6 @@ pub fn refusal(refusal: &Refusal) -> Cow<'_, [u8]> {
 }
 
 /// Upstream's: it cannot be reached.
-pub fn unreachable(upstream: &str, error: &io::Error) -> String {
+pub fn unreachable(upstream: &Endpoint, error: &io::Error) -> String {
     format!("UPSTREAM cannot connect to Redis at {upstream}: {error}")
 }

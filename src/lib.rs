@@ -13,6 +13,8 @@
 //! | [`lock`] | **the heart, pure**: the queue of one lock; events in (with the time), actions out |
 //! | [`store`] | where locks live: Redis, or the memory of this process |
 //! | [`identity`] | the users that clients are to Redis, and their credentials |
+//! | [`transport`] | what bytes travel on, from clients and to Redis: TCP, TLS, Unix sockets |
+//! | [`reload`] | what is read again on SIGHUP |
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
 //! | [`files`] | how many files, and so clients, the system allows |
 //!
@@ -34,54 +36,134 @@ pub mod gate;
 pub mod identity;
 pub mod limits;
 pub mod lock;
+pub mod reload;
 pub mod resp;
 pub mod server;
 pub mod store;
+pub mod transport;
 
 use std::{
     future::Future,
     sync::{Arc, atomic::AtomicUsize},
 };
 
-use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tracing::info;
 
 use client::{Shared, address::Address, command::Bounds};
-use config::{Config, Upstream};
+use config::{Config, RedisAddress, Upstream};
 use error::Error;
 use gate::Gate;
 use identity::Users;
 use lock::WriteBack;
+use reload::Reload;
 use store::{
     Store,
     embedded::EmbeddedStore,
     redis::{RedisSettings, RedisStore},
 };
+use transport::{
+    endpoint::{Endpoint, Place},
+    listener::Listener,
+    tls::{TlsClient, TlsServer},
+};
 
-/// Runs the gate until `shutdown` completes and its clients are done. Logs `listening` with the
-/// address once clients can connect; a Redis that is not there yet is no reason to fail.
+/// Runs the gate until `shutdown` completes and its clients are done. Logs `listening` with each
+/// address once clients can connect there; a Redis that is not there yet is no reason to fail.
+///
+/// Each time that `reload` is notified, the certificates are read again.
 ///
 /// # Errors
-/// The address cannot be listened on.
-pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-    let address = config.listen;
-    let listen = |source| Error::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(listen)?;
-    let local = listener.local_addr().map_err(listen)?;
-    let shared = Arc::new(shared(&config, local.port()));
-    info!(upstream = %config.upstream, "listening on {local}");
-    server::serve(listener, shared, config.drain, shutdown).await;
+/// An address cannot be listened on, or a certificate is of no use.
+pub async fn run(
+    config: Config,
+    shutdown: impl Future<Output = ()>,
+    reload: &Notify,
+) -> Result<(), Error> {
+    let again = certificates(&config)?;
+    let listeners = listen(&config, again.clients.as_ref()).await?;
+    let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
+    let shared = Arc::new(shared(&config, again.upstream.clone(), port));
+    for listener in &listeners {
+        let how = if listener.is_secure() {
+            "with TLS "
+        } else {
+            ""
+        };
+        info!(upstream = %config.upstream, "listening {how}on {listener}");
+    }
+    tokio::select! {
+        () = server::serve(listeners, shared, config.drain, shutdown) => {}
+        () = again.whenever(reload) => {}
+    }
     Ok(())
 }
 
-fn shared(config: &Config, port: u16) -> Shared {
+/// TLS, with the files that it takes.
+fn certificates(config: &Config) -> Result<Reload, Error> {
+    let mut again = Reload::default();
+    if let Some(tls) = &config.tls {
+        let server = TlsServer::new(tls.files.clone(), tls.handshake_timeout);
+        let wrong = |source| Error::Tls {
+            section: "tls",
+            source,
+        };
+        again.clients = Some(Arc::new(server.map_err(wrong)?));
+    }
+    if let (Some(tls), Upstream::Redis(RedisAddress { place, .. })) =
+        (&config.upstream_tls, &config.upstream)
+    {
+        let name = match (&tls.server_name, place) {
+            (Some(name), _) => name,
+            (None, Place::Tcp { host, .. }) => host,
+            (None, Place::Unix(_)) => "",
+        };
+        let client = TlsClient::new(tls.files.clone(), name);
+        let wrong = |source| Error::Tls {
+            section: "upstream",
+            source,
+        };
+        again.upstream = Some(Arc::new(client.map_err(wrong)?));
+    }
+    Ok(again)
+}
+
+/// Every place where clients come in.
+async fn listen(config: &Config, tls: Option<&Arc<TlsServer>>) -> Result<Vec<Listener>, Error> {
+    let mut listeners = Vec::new();
+    let plain = config.listen.map(|address| ("listen", address, None));
+    let secure = config.tls.as_ref();
+    let secure = secure.map(|config| ("tls.listen", config.listen, tls.cloned()));
+    // The last one to be told of is the plain one.
+    for (key, address, tls) in secure.into_iter().chain(plain) {
+        let listener = Listener::tcp(address, tls).await;
+        listeners.push(listener.map_err(|source| Error::Listen {
+            place: address.to_string(),
+            key,
+            wanted: "a free address of this machine",
+            source,
+        })?);
+    }
+    if let Some(socket) = &config.unix_socket {
+        let listener = Listener::unix(socket.path.clone(), socket.mode);
+        listeners.push(listener.map_err(|source| Error::Listen {
+            place: socket.path.display().to_string(),
+            key: "unixsocket",
+            wanted: "the path of a socket, old or new, in a directory that may be written to",
+            source,
+        })?);
+    }
+    Ok(listeners)
+}
+
+fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
     let users = Arc::new(Users::default());
     let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream {
         Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
         Upstream::Redis(redis) => {
+            let endpoint = Arc::new(Endpoint::new(redis.place.clone(), tls));
             let settings = RedisSettings {
-                host: redis.host.clone(),
-                port: redis.port,
+                endpoint: Arc::clone(&endpoint),
                 own: redis.own(),
                 connect_timeout: config.connect_timeout,
                 timeout: config.timeout,
@@ -92,7 +174,7 @@ fn shared(config: &Config, port: u16) -> Shared {
                 idle: config.idle,
             };
             let store = RedisStore::new(settings, Arc::clone(&users));
-            let address = Address::new(&redis.host, redis.port, config.connect_timeout);
+            let address = Address::new(endpoint, config.connect_timeout);
             (Arc::new(store), Some(Arc::new(address)))
         }
     };

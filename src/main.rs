@@ -1,5 +1,5 @@
 //! The program: flags, environment and file become a checked [`Config`], which
-//! [`lockgate::run`] serves until SIGTERM or SIGINT.
+//! [`lockgate::run`] serves until SIGTERM or SIGINT. SIGHUP has it read the certificates again.
 //!
 //! A wrong configuration is one line on the standard error stream and exit code 2, before anything
 //! listens; a failure while running is exit code 1.
@@ -7,6 +7,7 @@
 use std::{
     io::{self, IsTerminal},
     process::ExitCode,
+    sync::Arc,
 };
 
 use clap::Parser;
@@ -17,6 +18,7 @@ use lockgate::{
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
+    sync::Notify,
 };
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
@@ -72,6 +74,15 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 async fn until_told_to_end(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let reload = Arc::new(Notify::new());
+    let reloader = Arc::clone(&reload);
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            info!("SIGHUP: reading the certificates again");
+            reloader.notify_one();
+        }
+    });
     let shutdown = async move {
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
@@ -79,5 +90,5 @@ async fn until_told_to_end(config: Config) -> Result<(), Box<dyn std::error::Err
         };
         info!("{name}: shutting down");
     };
-    Ok(lockgate::run(config, shutdown).await?)
+    Ok(lockgate::run(config, shutdown, &reload).await?)
 }

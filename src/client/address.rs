@@ -17,12 +17,14 @@ use std::{
 };
 
 use tokio::{
-    net::TcpStream,
     sync::{Semaphore, SemaphorePermit},
     time::timeout,
 };
 
-use crate::limits::CONNECTING;
+use crate::{
+    limits::CONNECTING,
+    transport::{endpoint::Endpoint, stream::Stream},
+};
 
 /// How often a connection is tried within the time it has.
 const TRIES: u32 = 4;
@@ -30,10 +32,8 @@ const TRIES: u32 = 4;
 /// Where Redis is.
 #[derive(Debug)]
 pub struct Address {
-    /// A name, resolved anew for each connection, or an address.
-    pub host: Arc<str>,
-    /// The port.
-    pub port: u16,
+    /// Its place.
+    pub endpoint: Arc<Endpoint>,
     /// How long connecting may take.
     connect_timeout: Duration,
     turns: Semaphore,
@@ -43,10 +43,9 @@ pub struct Address {
 
 impl Address {
     /// A Redis there; connecting to it may take so long.
-    pub fn new(host: &str, port: u16, connect_timeout: Duration) -> Self {
+    pub fn new(endpoint: Arc<Endpoint>, connect_timeout: Duration) -> Self {
         Self {
-            host: Arc::from(host),
-            port,
+            endpoint,
             connect_timeout,
             turns: Semaphore::new(CONNECTING),
             opened: AtomicU64::new(0),
@@ -54,14 +53,18 @@ impl Address {
     }
 
     /// Opens a connection.
-    pub(super) async fn connect(self: Arc<Self>) -> io::Result<TcpStream> {
+    pub(super) async fn connect(self: Arc<Self>) -> io::Result<Stream> {
         let _turn = self.turn().await?;
+        let share = self.connect_timeout / TRIES;
         for _ in 0..TRIES {
-            let connecting = TcpStream::connect((&*self.host, self.port));
-            if let Ok(stream) = timeout(self.connect_timeout / TRIES, connecting).await {
-                self.opened.fetch_add(1, Ordering::Relaxed);
-                return stream;
-            }
+            let reached = match timeout(share, self.endpoint.reach(share)).await {
+                Err(_) => continue,
+                Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => continue,
+                Ok(reached) => reached,
+            };
+            self.opened.fetch_add(1, Ordering::Relaxed);
+            let secured = timeout(self.connect_timeout, self.endpoint.secure(reached?));
+            return secured.await.unwrap_or_else(|_| Err(timed_out()));
         }
         Err(timed_out())
     }

@@ -4,7 +4,6 @@
 use std::{sync::Arc, task::Context};
 
 use bytes::{Bytes, BytesMut};
-use tokio::net::TcpStream;
 
 use super::{
     Shared,
@@ -18,6 +17,7 @@ use crate::{
     clock,
     limits::{AMENDED_ENTRIES, OWED_REPLIES, QUEUED_COMMANDS},
     resp::{Protocol, RequestScanner},
+    transport::stream::Stream,
 };
 
 /// What stands behind a client.
@@ -43,13 +43,13 @@ pub(super) fn is_login(name: &[u8]) -> bool {
 }
 
 impl Back {
-    pub(super) fn new(shared: &Shared, stream: &TcpStream, peer: &str, id: u64) -> Self {
+    pub(super) fn new(shared: &Shared, stream: &Stream, peer: &str, id: u64) -> Self {
         match &shared.upstream {
             Some(address) => Self::Relay(Box::new(Relay::new(Arc::clone(address)))),
             None => {
-                let here = stream
-                    .local_addr()
-                    .map_or_else(|_| String::new(), |a| a.to_string());
+                // Who comes over a Unix socket is at its file, as is what it connected to.
+                let here = stream.local_address();
+                let here = here.map_or_else(|| peer.to_owned(), |address| address.to_string());
                 Self::Local(Box::new(Local::new(id, peer, here, clock::now())))
             }
         }

@@ -28,9 +28,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{net::TcpStream, sync::watch};
+use tokio::sync::watch;
 
-use crate::{clock, error, gate::Gate, identity::Users, limits::Limits, lock::Time};
+use crate::{
+    clock, error, gate::Gate, identity::Users, limits::Limits, lock::Time,
+    transport::stream::Stream,
+};
 
 pub mod address;
 mod ahead;
@@ -75,7 +78,7 @@ pub struct Shared {
     pub tcp_keepalive: Duration,
     /// The bounds.
     pub limits: Limits,
-    /// The port that clients connect to.
+    /// The port that clients connect to; 0 where there is none.
     pub port: u16,
     /// When this gate started.
     pub started: Time,
@@ -93,9 +96,8 @@ impl Shared {
     }
 
     fn unreachable(&self, error: &io::Error) -> String {
-        let upstream = self.upstream.as_ref();
-        let upstream = upstream.map_or_else(String::new, |a| format!("{}:{}", a.host, a.port));
-        error::unreachable(&upstream, error)
+        let upstream = self.upstream.as_ref().map(|address| &*address.endpoint);
+        upstream.map_or_else(String::new, |upstream| error::unreachable(upstream, error))
     }
 
     fn facts(&self) -> Facts<'_> {
@@ -108,7 +110,7 @@ impl Shared {
             max_clients: self.limits.clients,
             waiters: self.gate.waiters(),
             locks: self.gate.known(),
-            upstream: self.upstream.as_ref().map(|a| (&*a.host, a.port)),
+            upstream: self.upstream.as_ref().map(|address| &*address.endpoint),
         }
     }
 }
@@ -117,7 +119,7 @@ impl Shared {
 /// and what runs is finished.
 pub async fn serve(
     shared: Arc<Shared>,
-    stream: TcpStream,
+    stream: Stream,
     peer: String,
     id: u64,
     mut shutdown: watch::Receiver<bool>,

@@ -5,18 +5,13 @@ use std::{
     cell::RefCell,
     io,
     pin::Pin,
-    task::{Context, Poll, Waker},
-    time::Duration,
+    task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, BytesMut};
-use rustix::net::sockopt;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::limits::READ_BYTES;
+use crate::{limits::READ_BYTES, transport::stream::Stream};
 
 thread_local! {
     /// Where bytes are read to. One for each thread, so that thousands of idle connections hold no
@@ -35,13 +30,15 @@ pub(super) fn with_space<T>(f: impl FnOnce(&mut [u8]) -> T) -> T {
 /// A socket, what was read from it and not yet used, and what is to be written to it.
 #[derive(Debug)]
 pub(super) struct Pipe {
-    stream: TcpStream,
+    stream: Stream,
     /// What was read and not yet used.
     pub(super) inbox: BytesMut,
     /// What is to be written.
     pub(super) outbox: BytesMut,
     /// The other side writes no more.
     pub(super) ended: bool,
+    /// The socket took bytes that are not on their way yet.
+    unsent: bool,
     /// This side is to write no more, once the outbox is empty.
     closing: bool,
     closed: bool,
@@ -54,35 +51,19 @@ impl Pipe {
     ///
     /// # Errors
     /// The socket takes no options: it is gone already.
-    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
+    pub(super) fn new(stream: Stream) -> io::Result<Self> {
+        stream.set_nodelay()?;
         let (inbox, outbox) = (BytesMut::new(), BytesMut::new());
         Ok(Self {
             stream,
             inbox,
             outbox,
             ended: false,
+            unsent: false,
             closing: false,
             closed: false,
             stuck: false,
         })
-    }
-
-    /// Has the system probe the other side for life after so long a silence, and end the connection
-    /// when it does not answer to three probes, a third of that apart; zero is not at all.
-    ///
-    /// # Errors
-    /// The system does not take it: the connection is gone.
-    pub(super) fn probe_after(&self, silence: Duration) -> io::Result<()> {
-        if silence.is_zero() {
-            return Ok(());
-        }
-        // The system counts in whole seconds, from one on.
-        let seconds = |time: Duration| time.max(Duration::from_secs(1));
-        sockopt::set_tcp_keepidle(&self.stream, seconds(silence))?;
-        sockopt::set_tcp_keepintvl(&self.stream, seconds(silence / 3))?;
-        sockopt::set_tcp_keepcnt(&self.stream, 3)?;
-        Ok(sockopt::set_socket_keepalive(&self.stream, true)?)
     }
 
     /// Reads once, if there is anything, into `space` ([`with_space`]): returns the bytes read, none
@@ -116,6 +97,7 @@ impl Pipe {
             && let Poll::Ready(Ok(count)) = Pin::new(&mut self.stream).poll_write(cx, bytes)
         {
             sent = count;
+            self.unsent = self.stream.holds_unsent();
         }
         if sent < bytes.len() {
             self.outbox.extend_from_slice(&bytes[sent..]);
@@ -124,7 +106,7 @@ impl Pipe {
 
     /// Something is to be written that the socket was not asked yet to take: [`Pipe::poll_flush`] is due.
     pub(super) fn is_due(&self) -> bool {
-        !self.stuck && (!self.outbox.is_empty() || self.closing && !self.closed)
+        !self.stuck && (!self.is_written() || self.closing && !self.closed)
     }
 
     /// Writes what is to be written, as far as the socket takes it; ready when nothing is left.
@@ -141,13 +123,20 @@ impl Pipe {
         while !self.outbox.is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, &self.outbox) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(written)) => self.outbox.advance(written),
+                Poll::Ready(Ok(written)) => {
+                    self.outbox.advance(written);
+                    self.unsent = self.stream.holds_unsent();
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }
         }
         if self.outbox.capacity() > 0 {
             self.outbox = BytesMut::new();
+        }
+        if self.unsent {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unsent = false;
         }
         if self.closing && !self.closed {
             match Pin::new(&mut self.stream).poll_shutdown(cx) {
@@ -161,6 +150,22 @@ impl Pipe {
         Poll::Ready(Ok(()))
     }
 
+    /// Everything that was to be written is on its way.
+    pub(super) fn is_written(&self) -> bool {
+        self.outbox.is_empty() && !self.unsent
+    }
+
+    /// Nobody takes what is to be written.
+    pub(super) fn forget_unwritten(&mut self) {
+        self.outbox.clear();
+        self.unsent = false;
+    }
+
+    /// The last thing that is done.
+    pub(super) fn say_goodbye(&mut self, cx: &mut Context<'_>) {
+        self.stream.say_goodbye(cx);
+    }
+
     /// Nothing more is to be written after what is in the outbox.
     pub(super) fn close_writing(&mut self) {
         self.closing = true;
@@ -168,12 +173,7 @@ impl Pipe {
 
     /// The other side has closed, though bytes that were not read may stand before its end.
     pub(super) fn is_closed_behind_unread(&self) -> bool {
-        let ready = std::pin::pin!(self.stream.ready(Interest::READABLE));
-        match ready.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
-            Poll::Ready(Err(_)) => true,
-            Poll::Pending => false,
-        }
+        self.stream.is_closed_behind_unread()
     }
 
     /// Moves the first `count` bytes of `from`'s inbox to this outbox, without copying where it can.

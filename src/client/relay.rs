@@ -10,7 +10,6 @@ use std::{
 };
 
 use bytes::BytesMut;
-use tokio::net::TcpStream;
 
 use super::{
     Shared,
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     resp::{ReplyScanner, reply::plain_reply},
     store::Later,
+    transport::stream::Stream,
 };
 
 /// A client's connection to Redis.
@@ -51,7 +51,7 @@ struct Amending {
 
 enum Link {
     None,
-    Opening(Later<io::Result<TcpStream>>),
+    Opening(Later<io::Result<Stream>>),
     Open(Pipe),
     Ended,
 }
@@ -188,12 +188,16 @@ impl Relay {
         if client.outbox.len() < most {
             let (replies, state) = (&mut self.replies, &mut self.state);
             let (undecided, amending) = (&mut self.undecided, &mut self.amending);
+            let mut refused = None;
             let counted = with_space(|space| {
                 let Poll::Ready(read) = pipe.poll_read(cx, space) else {
                     return Ok(());
                 };
                 moved = true;
-                let bytes = read.unwrap_or_default();
+                let bytes = read.unwrap_or_else(|error| {
+                    refused = Some(error);
+                    &[]
+                });
                 if state.amends() {
                     let client = &mut client.outbox;
                     return amending.count(replies, state, undecided, bytes, client, shared);
@@ -205,6 +209,13 @@ impl Relay {
             counted.map_err(Broken::Uncountable)?;
             if pipe.ended {
                 self.link = Link::Ended;
+            }
+            // Redis may refuse a certificate when the connection is open already.
+            if let Some(error) = refused
+                && error.kind() == io::ErrorKind::InvalidData
+                && self.is_between_replies()
+            {
+                return Err(Broken::Unreachable(error));
             }
         }
         Ok(moved)

@@ -22,7 +22,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{net::TcpStream, time::Sleep};
+use tokio::time::Sleep;
 use tracing::warn;
 
 use super::{
@@ -41,6 +41,7 @@ use crate::{
     lock::{Token, UserId},
     resp::{Protocol, RequestScanner},
     store::Later,
+    transport::stream::Stream,
 };
 
 mod admission;
@@ -150,13 +151,13 @@ struct Waiting {
 impl Session {
     pub(super) fn new(
         shared: Arc<Shared>,
-        stream: TcpStream,
+        stream: Stream,
         peer: &str,
         id: u64,
     ) -> std::io::Result<Self> {
         let back = Back::new(&shared, &stream, peer, id);
+        stream.probe_after(shared.tcp_keepalive)?;
         let client = Pipe::new(stream)?;
-        client.probe_after(shared.tcp_keepalive)?;
         Ok(Self {
             who: gate::Client {
                 user: UserId::ANONYMOUS,
@@ -203,6 +204,7 @@ impl Session {
             if self.left {
                 self.held.release();
             }
+            self.client.say_goodbye(cx);
             return Poll::Ready(());
         }
         if moved || self.client.is_due() || self.back.is_due() {
@@ -245,9 +247,9 @@ impl Session {
 
     fn is_over(&self) -> bool {
         if self.closing {
-            return self.mute || self.client.outbox.is_empty();
+            return self.mute || self.client.is_written();
         }
-        let written = self.mute || self.client.outbox.is_empty();
+        let written = self.mute || self.client.is_written();
         self.client.ended && self.is_done() && self.back.is_over() && written
     }
 
@@ -291,7 +293,7 @@ impl Session {
 
     fn write(&mut self, cx: &mut Context<'_>) {
         if self.mute {
-            self.client.outbox.clear();
+            self.client.forget_unwritten();
             return;
         }
         let before = self.client.outbox.len();

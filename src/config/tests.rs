@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, io::Write};
 use super::*;
 use crate::identity::Credentials;
 
+mod security;
+
 /// The file that documents every key.
 const DOCUMENTED: &str = include_str!("../../config/lockgate.toml");
 
@@ -65,7 +67,7 @@ fn the_defaults_are_allowed_and_are_the_documented_ones() {
     let config = nothing_typed().starts();
     assert_eq!(config, Config::default());
     assert_eq!(config, nothing_typed().file(DOCUMENTED).starts());
-    assert_eq!(config.listen.to_string(), "127.0.0.1:6380");
+    assert_eq!(config.listen, Some("127.0.0.1:6380".parse().unwrap()));
     assert_eq!(config.upstream, Upstream::Embedded);
     assert_eq!(
         config.leases,
@@ -103,8 +105,10 @@ fn the_documented_file_and_the_code_have_the_same_keys_and_defaults() {
 }
 
 fn text(value: &toml::Value) -> String {
-    let number = || value.as_integer().unwrap().to_string();
-    value.as_str().map_or_else(number, str::to_owned)
+    let number = || value.as_integer().map(|number| number.to_string());
+    let answer = || value.as_bool().map(|answer| answer.to_string());
+    let text = value.as_str().map(str::to_owned);
+    text.or_else(number).or_else(answer).unwrap()
 }
 
 #[test]
@@ -117,8 +121,8 @@ fn every_key_of_the_file_is_a_variable_too() {
             nothing_typed().variable(&name, &default).starts(),
             Config::default()
         );
-        // Nothing is what every key but these refuses: so the variable was not overlooked.
-        if !["lock.key_prefix", "upstream.user", "upstream.password"].contains(&key) {
+        // Nothing is what a key refuses that is not empty by default: so the variable was not overlooked.
+        if !default.is_empty() {
             assert_names(
                 &nothing_typed().variable(&name, "").refused(),
                 &[key, &name],
@@ -140,6 +144,8 @@ fn each_key_of_the_file_does_what_it_says() {
             log = "warn,lockgate=debug"
             drain = "18ms"
             tcp_keepalive = "19s"
+            unixsocket = "/run/gate.sock"
+            unixsocketperm = 660
             upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms", idle = "5ms" }
             lock.key_prefix = "p:"
             lock.lease = "6ms"
@@ -166,12 +172,17 @@ fn each_key_of_the_file_does_what_it_says() {
             "#,
         )
         .starts();
-    assert_eq!(config.listen, "[::1]:7000".parse().unwrap());
+    assert_eq!(config.listen, Some("[::1]:7000".parse().unwrap()));
+    let socket = UnixSocket {
+        path: "/run/gate.sock".into(),
+        mode: 0o660,
+    };
+    assert_eq!(config.unix_socket, Some(socket));
     assert_eq!(config.log, "warn,lockgate=debug");
     let Upstream::Redis(redis) = &config.upstream else {
         panic!("a Redis was named")
     };
-    assert_eq!((redis.host.as_str(), redis.port), ("redis", 6379));
+    assert_eq!(redis.place.to_string(), "redis:6379");
     assert_eq!(config.connect_timeout, Duration::from_millis(1));
     assert_eq!(config.timeout, Duration::from_millis(3));
     assert_eq!(config.ping, Duration::from_millis(4));
@@ -222,19 +233,25 @@ fn each_key_of_the_file_does_what_it_says() {
 fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
     let file = "log = \"error\"\n[upstream]\nurl = \"redis://of-the-file\"";
     let host = |operator: Operator| match operator.starts().upstream {
-        Upstream::Redis(address) => address.host,
+        Upstream::Redis(address) => address.place.to_string(),
         Upstream::Embedded => "embedded".to_owned(),
     };
-    assert_eq!(host(nothing_typed().file(file)), "of-the-file");
+    assert_eq!(host(nothing_typed().file(file)), "of-the-file:6379");
     let environment = |name| {
         nothing_typed()
             .file(file)
             .variable(name, "redis://of-environment")
     };
-    assert_eq!(host(environment("LOCKGATE_UPSTREAM")), "of-environment");
-    assert_eq!(host(environment("LOCKGATE_UPSTREAM_URL")), "of-environment");
+    assert_eq!(
+        host(environment("LOCKGATE_UPSTREAM")),
+        "of-environment:6379"
+    );
+    assert_eq!(
+        host(environment("LOCKGATE_UPSTREAM_URL")),
+        "of-environment:6379"
+    );
     let flag = environment("LOCKGATE_UPSTREAM").upstream("redis://of-the-flag");
-    assert_eq!(host(flag), "of-the-flag");
+    assert_eq!(host(flag), "of-the-flag:6379");
     let twice = environment("LOCKGATE_UPSTREAM").variable("LOCKGATE_UPSTREAM_URL", "embedded");
     assert_names(
         &twice.refused(),
@@ -247,7 +264,7 @@ fn the_file_can_be_named_by_the_environment() {
     let mut operator = nothing_typed().file("listen = \"127.0.0.1:1\"");
     let path = operator.flags.config.take().unwrap();
     let operator = operator.variable("LOCKGATE_CONFIG", path.to_str().unwrap());
-    assert_eq!(operator.starts().listen.port(), 1);
+    assert_eq!(operator.starts().listen.unwrap().port(), 1);
 }
 
 #[test]
@@ -291,6 +308,11 @@ fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
     for (key, value, allowed) in [
         ("listen", "6380", "an IP address and a port"),
         ("listen", "localhost:6380", "an IP address and a port"),
+        ("listen", "off", "or a unixsocket beside it"),
+        ("tls.listen", "6379", "an IP address and a port"),
+        ("unixsocketperm", "800", "from 0 to 777"),
+        ("unixsocketperm", "+70", "from 0 to 777"),
+        ("unixsocketperm", "rw", "from 0 to 777"),
         ("log", "verbose", "off, error, warn, info, debug, trace"),
         (
             "log",
@@ -346,23 +368,22 @@ fn a_file_that_cannot_be_read_is_named() {
 #[test]
 fn a_redis_url_may_name_a_user_a_password_and_a_port() {
     let parsed = |url: &str| match nothing_typed().upstream(url).starts().upstream {
-        Upstream::Redis(a) => (a.host, a.port, a.user, a.password),
+        Upstream::Redis(a) => (a.place.to_string(), a.user, a.password),
         Upstream::Embedded => panic!("{url} names a Redis"),
     };
     let some = |text: &str| Some(text.to_owned());
-    assert_eq!(parsed("redis://r"), ("r".to_owned(), 6379, None, None));
-    assert_eq!(parsed("redis://r:7/"), ("r".to_owned(), 7, None, None));
-    assert_eq!(parsed("redis://[::1]:7"), ("::1".to_owned(), 7, None, None));
-    assert_eq!(
-        parsed("redis://:pw@r"),
-        ("r".to_owned(), 6379, None, some("pw"))
-    );
-    assert_eq!(
-        parsed("redis://u@r"),
-        ("r".to_owned(), 6379, some("u"), None)
-    );
+    let at = |place: &str, username, password| (place.to_owned(), username, password);
+    assert_eq!(parsed("redis://r"), at("r:6379", None, None));
+    assert_eq!(parsed("redis://r:7/"), at("r:7", None, None));
+    assert_eq!(parsed("redis://[::1]:7"), at("[::1]:7", None, None));
+    assert_eq!(parsed("redis://:pw@r"), at("r:6379", None, some("pw")));
+    assert_eq!(parsed("redis://u@r"), at("r:6379", some("u"), None));
     let full = parsed("redis://u%3a:p%40:@x@10.0.0.1:7");
-    assert_eq!(full, ("10.0.0.1".to_owned(), 7, some("u:"), some("p@:@x")));
+    assert_eq!(full, at("10.0.0.1:7", some("u:"), some("p@:@x")));
+    let socket = "/run/redis.sock";
+    assert_eq!(parsed("unix:///run/redis.sock"), at(socket, None, None));
+    let full = parsed("unix:///run/redis.sock?pass=p%26w&user=u");
+    assert_eq!(full, at(socket, some("u"), some("p&w")));
 }
 
 #[test]
@@ -375,8 +396,12 @@ fn a_url_that_is_none_is_refused_without_showing_its_password() {
         "redis://u:hunter2@r?protocol=resp3",
         "redis://u:hunter2@[::1",
         "redis://u:hunter2@::1",
-        "rediss://u:hunter2@r",
         "u:hunter2@r",
+        "unix://run/redis.sock?pass=hunter2",
+        "unix:///run/redis.sock?pass=hunter2&db=1",
+        "unix:///run/redis.sock?pass=hunter2&pass=hunter3",
+        "unix:///run/redis.sock?pass=hunter2#",
+        "unix:///run/redis.sock?hunter2",
         "Embedded",
         "",
     ] {

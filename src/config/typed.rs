@@ -25,10 +25,10 @@ pub struct Flags {
     /// The configuration file [env: LOCKGATE_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The address to listen on; port 0 takes a free one [env: LOCKGATE_LISTEN] [default: 127.0.0.1:6380]
+    /// The address to listen on; port 0 takes a free one, `off` is none [env: LOCKGATE_LISTEN] [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// `embedded`, or `redis://[user[:password]@]host[:port]` [env: LOCKGATE_UPSTREAM] [default: embedded]
+    /// `embedded`, `redis://[user[:password]@]host[:port]`, or `unix:///path` [env: LOCKGATE_UPSTREAM] [default: embedded]
     ///
     /// A password is better put into the environment or the file: everybody on the machine can
     /// read the flags of a process.

@@ -5,10 +5,13 @@ use std::fmt;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::typed::{Error, Typed};
-use crate::identity::{CREDENTIAL_BYTES, Credentials, DEFAULT};
+use crate::{
+    identity::{CREDENTIAL_BYTES, Credentials, DEFAULT},
+    transport::endpoint::Place,
+};
 
-const ALLOWED: &str = "\"embedded\", or redis://[user[:password]@]host[:port] \
-                       (the database is each client's own choice)";
+const ALLOWED: &str = "\"embedded\", redis://[user[:password]@]host[:port], rediss:// the same with TLS, or \
+                       unix:///path[?user=user&pass=password] (the database is each client's own choice)";
 
 /// Where the locks live, and everything else.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,11 +25,12 @@ pub enum Upstream {
 /// Which Redis, and the gate's own account there. Printing one does not show the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
-    /// A name or an IP address (version 6 without brackets).
-    pub host: String,
-    /// The TCP port.
-    pub port: u16,
-    /// Who the gate is where it asks on its own account. No client has the rights of it.
+    /// Where it is.
+    pub place: Place,
+    /// It speaks TLS.
+    pub tls: bool,
+    /// Who the gate is where it asks on its own account. No client has the rights of it, but where all
+    /// clients are the gate to Redis (`[auth]`).
     pub user: Option<String>,
     /// Its password. Nothing may print it.
     pub password: Option<String>,
@@ -73,19 +77,37 @@ impl RedisAddress {
     /// As the `redis` crate reads it; but the database is each client's own choice, and an option
     /// that is not heeded must not look as if it were.
     fn parse(url: &str) -> Option<Self> {
-        let after_scheme = url.strip_prefix("redis://")?;
-        let bare = after_scheme.strip_suffix('/').unwrap_or(after_scheme);
-        let info = url.into_connection_info().ok()?;
-        let ConnectionAddr::Tcp(host, port) = info.addr() else {
-            return None;
+        let (scheme, rest) = url.split_once("://")?;
+        let place_allowed = match scheme {
+            "redis" | "rediss" => !rest
+                .strip_suffix('/')
+                .unwrap_or(rest)
+                .contains(['/', '?', '#']),
+            "unix" => rest.starts_with('/') && has_only_login(rest),
+            _ => false,
         };
-        if bare.contains(['/', '?', '#']) || *port == 0 {
+        if !place_allowed {
             return None;
         }
+        // The TLS is ours, and the crate knows none here.
+        let tls = scheme == "rediss";
+        let info = match tls {
+            true => format!("redis://{rest}").into_connection_info(),
+            false => url.into_connection_info(),
+        };
+        let info = info.ok()?;
+        let place = match info.addr() {
+            ConnectionAddr::Tcp(host, port) if *port != 0 => Place::Tcp {
+                host: host.clone(),
+                port: *port,
+            },
+            ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
+            _ => return None,
+        };
         let redis = info.redis_settings();
         Some(Self {
-            host: host.clone(),
-            port: *port,
+            place,
+            tls,
             user: redis.username().map(str::to_owned),
             password: redis.password().map(str::to_owned),
         })
@@ -100,11 +122,30 @@ impl RedisAddress {
     }
 }
 
+/// Of what may stand behind the path of a socket, there are user and password only, each once.
+fn has_only_login(rest: &str) -> bool {
+    if rest.contains('#') {
+        return false;
+    }
+    let Some((_, query)) = rest.split_once('?') else {
+        return true;
+    };
+    let name = |field: &str| field.split_once('=').map(|(name, _)| name.to_owned());
+    let names: Option<Vec<_>> = query.split('&').map(name).collect();
+    names.is_some_and(|mut names| {
+        names.sort_unstable();
+        matches!(
+            names.iter().map(String::as_str).collect::<Vec<_>>()[..],
+            ["pass"] | ["user"] | ["pass", "user"]
+        )
+    })
+}
+
 impl fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisAddress")
-            .field("host", &self.host)
-            .field("port", &self.port)
+            .field("place", &self.place)
+            .field("tls", &self.tls)
             .field("user", &self.user)
             .field("password", &self.password.as_ref().map(|_| "not shown"))
             .finish()
@@ -116,7 +157,11 @@ impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedded => f.write_str("embedded"),
-            Self::Redis(redis) => write!(f, "redis://{}:{}", redis.host, redis.port),
+            Self::Redis(RedisAddress { place, tls, .. }) => match place {
+                Place::Tcp { .. } if *tls => write!(f, "rediss://{place}"),
+                Place::Tcp { .. } => write!(f, "redis://{place}"),
+                Place::Unix(_) => write!(f, "unix://{place}"),
+            },
         }
     }
 }

@@ -27,5 +27,7 @@ mod proxy;
 mod relay;
 mod same_token;
 mod scale;
+mod tls;
 mod two_gates;
+mod unix;
 mod with_redis;

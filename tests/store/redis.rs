@@ -4,11 +4,15 @@ use std::{
     io::{BufRead, BufReader},
     net::TcpListener,
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use lockgate::store::redis::RedisSettings;
+use lockgate::{
+    store::redis::RedisSettings,
+    transport::endpoint::{Endpoint, Place},
+};
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
 
 pub(crate) struct Server {
@@ -127,8 +131,13 @@ fn free_port() -> u16 {
 
 pub(crate) fn settings(port: u16) -> RedisSettings {
     RedisSettings {
-        host: "127.0.0.1".to_owned(),
-        port,
+        endpoint: Arc::new(Endpoint::new(
+            Place::Tcp {
+                host: "127.0.0.1".to_owned(),
+                port,
+            },
+            None,
+        )),
         own: None,
         connect_timeout: Duration::from_secs(1),
         timeout: Duration::from_secs(5),

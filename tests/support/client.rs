@@ -3,11 +3,20 @@
 use std::{
     fmt,
     io::{self, BufRead, BufReader, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    path::Path,
+    sync::Arc,
     time::Duration,
 };
 
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
 use super::SOON;
+
+mod link;
+
+use link::Link;
 
 /// A reply, or a push of RESP3. Every kind of nil is one.
 #[derive(Clone, PartialEq)]
@@ -125,7 +134,7 @@ impl fmt::Debug for Value {
 
 /// One connection.
 pub(crate) struct Client {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Link>,
 }
 
 impl Client {
@@ -138,10 +147,36 @@ impl Client {
     pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
+        Self::over(Link::Tcp(stream))
+    }
+
+    /// Connects to a socket in the file system.
+    pub(crate) fn try_connect_unix(path: &Path) -> io::Result<Self> {
+        Self::over(Link::Unix(UnixStream::connect(path)?))
+    }
+
+    /// Connects with TLS; the certificate has to be for the address.
+    pub(crate) fn try_connect_tls(
+        address: SocketAddr,
+        config: &Arc<ClientConfig>,
+    ) -> io::Result<Self> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SOON))?;
-        stream.set_write_timeout(Some(SOON))?;
+        let name = address.ip().into();
+        let mut connection =
+            ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream)?;
+        }
+        Self::over(Link::Tls(Box::new(StreamOwned::new(connection, stream))))
+    }
+
+    fn over(link: Link) -> io::Result<Self> {
+        link.set_read_timeout(Some(SOON))?;
+        link.set_write_timeout(Some(SOON))?;
         Ok(Self {
-            stream: BufReader::with_capacity(4 * 1024, stream),
+            stream: BufReader::with_capacity(4 * 1024, link),
         })
     }
 
@@ -250,12 +285,12 @@ impl Client {
 
     /// Says that nothing more will be sent; what is answered can still be read.
     pub(crate) fn finish_sending(&mut self) {
-        self.stream.get_ref().shutdown(Shutdown::Write).unwrap();
+        self.stream.get_mut().finish_sending().unwrap();
     }
 
     /// A second handle on the same connection, for writing while another thread reads.
     pub(crate) fn writer(&self) -> TcpStream {
-        self.stream.get_ref().try_clone().unwrap()
+        self.stream.get_ref().tcp().try_clone().unwrap()
     }
 }
 

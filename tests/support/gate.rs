@@ -15,6 +15,7 @@ use super::{Client, RedisServer, SOON, eventually, signal, stop};
 
 /// What the program logs, as text or within JSON, when it is ready for clients.
 const LISTENING: &str = "listening on ";
+const LISTENING_TLS: &str = "listening with TLS on ";
 
 /// The shortest grace time that this time to connect allows.
 pub(crate) const SHORT_GRACE: [(&str, &str); 2] = [
@@ -101,6 +102,28 @@ impl Lockgate {
         Client::connect(self.address)
     }
 
+    /// Where it listens for TLS.
+    #[track_caller]
+    pub(crate) fn tls_address(&self) -> SocketAddr {
+        let log = self.log();
+        let found = log
+            .lines()
+            .rev()
+            .find_map(|line| after(line, LISTENING_TLS));
+        found.expect("it says where it listens for TLS")
+    }
+
+    /// Has it read its certificates again, as an operator does; returns when it has done so.
+    pub(crate) fn reload(&self) {
+        let done = || {
+            let log = self.log();
+            log.matches("were read again").count() + log.matches("stay as they were").count()
+        };
+        let before = done();
+        self.hang_up();
+        eventually("it reads its certificates again", || done() > before);
+    }
+
     /// `count` clients.
     pub(crate) fn clients(&self, count: usize) -> Vec<Client> {
         (0..count).map(|_| self.client()).collect()
@@ -162,6 +185,11 @@ impl Lockgate {
         eventually(&format!("{count} waiters for {key}"), || {
             observer.call(&["LOCKINFO", key]).field("waiters").integer() == count
         });
+    }
+
+    /// What it hears when it is to read its configuration again, or loses its terminal.
+    pub(crate) fn hang_up(&self) {
+        signal(&self.process, Signal::HUP);
     }
 
     /// Asks it to end, as an operator does.
@@ -261,7 +289,8 @@ pub(crate) fn run_to_its_end(flags: &[&str], environment: &[(&str, &str)]) -> En
     }
 }
 
-/// Starts one, and returns it when it listens, with its address; it logs to `log`.
+/// Starts one, and returns it when it listens, with its address (which means nothing where it is told
+/// `off`); it logs to `log`.
 fn launch(
     address: &str,
     files: Option<usize>,
@@ -279,12 +308,17 @@ fn launch(
         .envs(environment.iter().cloned())
         .spawn()
         .expect("the program starts");
+    let nowhere = address == "off";
     let (found, address) = mpsc::channel();
     let lines = BufReader::new(process.stderr.take().expect("piped")).lines();
     let kept = Arc::clone(log);
     thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            if let Some(address) = listening_on(&line) {
+            let address = match nowhere {
+                false => after(&line, LISTENING),
+                true => line.contains("listening ").then(|| ([0; 4], 0).into()),
+            };
+            if let Some(address) = address {
                 let _ = found.send(address);
             }
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -329,9 +363,9 @@ fn without_our_environment(mut command: Command) -> Command {
     command
 }
 
-/// The address in a line such as `… listening on 127.0.0.1:6380"}`.
-fn listening_on(line: &str) -> Option<SocketAddr> {
-    let (_, rest) = line.split_once(LISTENING)?;
+/// The address behind these words, in a line such as `… listening on 127.0.0.1:6380"}`.
+fn after(line: &str, words: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.split_once(words)?;
     let end = rest.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
     rest[..end.unwrap_or(rest.len())].parse().ok()
 }

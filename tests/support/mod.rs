@@ -17,12 +17,14 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+mod certificates;
 mod client;
 mod gate;
 mod monitor;
 mod proxy;
 mod redis_server;
 
+pub(crate) use certificates::{Authority, Pair, text};
 pub(crate) use client::{Client, Value, frame, words};
 pub(crate) use gate::{Lockgate, SHORT_GRACE, run_to_its_end};
 pub(crate) use monitor::Monitor;

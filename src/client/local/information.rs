@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use super::{LOCKGATE_VERSION, REDIS_VERSION};
-use crate::{lock::Time, resp::Writer};
+use crate::{lock::Time, resp::Writer, transport::endpoint::Endpoint};
 
 /// What this gate knows of itself when a command comes.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +18,7 @@ pub struct Facts<'a> {
     pub started: Time,
     /// Forty hexadecimal digits, new with each start.
     pub run_id: &'a str,
-    /// The port that clients connect to.
+    /// The port that clients connect to; 0 where there is none.
     pub port: u16,
     /// Clients connected now.
     pub clients: usize,
@@ -28,8 +28,8 @@ pub struct Facts<'a> {
     pub waiters: usize,
     /// Locks held or waited for at this gate.
     pub locks: usize,
-    /// Host and port of the Redis where the locks live; none where they live in this process.
-    pub upstream: Option<(&'a str, u16)>,
+    /// The Redis where the locks live; none where they live in this process.
+    pub upstream: Option<&'a Endpoint>,
 }
 
 type Section = (
@@ -130,10 +130,7 @@ fn lockgate(text: &mut String, facts: &Facts<'_>) -> std::fmt::Result {
     write!(text, "lockgate_tcp_port:{}\r\n", facts.port)?;
     write!(text, "lockgate_uptime_in_seconds:{uptime_s}\r\n")?;
     match facts.upstream {
-        Some((host, port)) if host.contains(':') => {
-            write!(text, "lockgate_upstream:[{host}]:{port}\r\n")?
-        }
-        Some((host, port)) => write!(text, "lockgate_upstream:{host}:{port}\r\n")?,
+        Some(upstream) => write!(text, "lockgate_upstream:{upstream}\r\n")?,
         None => write!(text, "lockgate_upstream:embedded\r\n")?,
     }
     write!(text, "lockgate_clients:{}\r\n", facts.clients)?;

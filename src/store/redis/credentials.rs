@@ -76,6 +76,8 @@ pub(super) async fn ask(
     command.array(words.len());
     words.iter().for_each(|word| command.bulk(word));
     stream.write_all(&bytes).await?;
+    // With TLS it may not be on its way before.
+    stream.flush().await?;
     read_line(stream).await
 }
 

@@ -12,7 +12,6 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{
-    net::TcpStream,
     sync::{mpsc, oneshot},
     time::{sleep, timeout},
 };
@@ -22,7 +21,10 @@ use super::{
     greeting::{NoLink, dial, lossy},
     settings::{LONGEST_PAUSE, RedisSettings},
 };
-use crate::store::{Admission, Later, task::Task};
+use crate::{
+    store::{Admission, Later, task::Task},
+    transport::stream::Stream,
+};
 
 /// The connection is kept so long after it was used.
 const OPEN_FOR: Duration = Duration::from_secs(1);
@@ -134,7 +136,7 @@ impl DoorKeeper {
         }
     }
 
-    async fn look(&self, stream: &mut Option<TcpStream>) -> Result<Admission, NoAnswer> {
+    async fn look(&self, stream: &mut Option<Stream>) -> Result<Admission, NoAnswer> {
         let mut open = match stream.take() {
             Some(open) => open,
             None => dial(&self.settings).await.map_err(|no_link| {
@@ -166,7 +168,7 @@ impl DoorKeeper {
 }
 
 /// Whether Redis lets a new connection do anything; and whether this one can be made new once more.
-async fn is_admitted(stream: &mut TcpStream) -> io::Result<(Admission, bool)> {
+async fn is_admitted(stream: &mut Stream) -> io::Result<(Admission, bool)> {
     let is_new = match credentials::ask(stream, &[b"RESET"]).await? {
         Line::Good => true,
         Line::Error(text) if text.starts_with(b"ERR unknown command") => false,

@@ -7,7 +7,8 @@
 //!   the gate's own account (who Redis is, the end of the connection before) has to be asked on this very
 //!   connection, since another one may lead to another server.
 //! - **The socket is of our own making**, for `TCP_NODELAY` and `SO_LINGER 0`: what is given up on
-//!   must not execute later, so closing throws away what the kernel has not sent yet.
+//!   must not execute later, so closing throws away what the kernel has not sent yet. (What was
+//!   written to a Unix socket is with Redis at once; for that there is the next rule.)
 //! - **A new connection ends the one before it** by `CLIENT KILL`, before its first question: what
 //!   the network, or Redis itself, still has of that one does not execute after what is asked on
 //!   this one. A user who may not do so loses that and no more.
@@ -15,14 +16,14 @@
 //! - **Redis tells of changes** by `CLIENT TRACKING ON NOLOOP`, which needs RESP3. Where Redis
 //!   refuses either, the connection works without.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind,
     RedisConnectionInfo, RedisError, ServerError, Value, aio::MultiplexedConnection,
 };
-use tokio::{net::TcpStream, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     credentials::{Login, log_in},
@@ -35,6 +36,7 @@ use crate::{
     identity::{Credentials, User},
     lock::LinkId,
     store::{Listener, LockName, task::Task},
+    transport::stream::Stream,
 };
 
 /// Requests on their way from the questions to the task that writes them.
@@ -189,41 +191,20 @@ struct FirstWords<'a> {
     protocol: ProtocolVersion,
 }
 
-/// Opens a stream to the host, within the time to connect.
-pub(super) async fn dial(settings: &RedisSettings) -> Result<TcpStream, NoLink> {
-    let reason = match timeout(settings.connect_timeout, reach(settings)).await {
+/// Opens a stream to Redis, within the time to connect.
+pub(super) async fn dial(settings: &RedisSettings) -> Result<Stream, NoLink> {
+    let within = settings.connect_timeout;
+    let reached = async {
+        let stream = settings.endpoint.reach(within).await?;
+        stream.forget_unsent_on_close()?;
+        settings.endpoint.secure(stream).await
+    };
+    let reason = match timeout(within, reached).await {
         Ok(Ok(stream)) => return Ok(stream),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "not reached in time".to_owned(),
     };
-    Err(NoLink::Failed(format!(
-        "{}:{}: {reason}",
-        settings.host, settings.port
-    )))
-}
-
-/// Opens a stream to the first address of the host that takes it. A silent address has no more
-/// than its share of the time.
-async fn reach(settings: &RedisSettings) -> io::Result<TcpStream> {
-    let addresses: Vec<SocketAddr> =
-        tokio::net::lookup_host((settings.host.as_str(), settings.port))
-            .await?
-            .collect();
-    let share =
-        settings.connect_timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
-    let mut why = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => {
-                stream.set_nodelay(true)?;
-                stream.set_zero_linger()?;
-                return Ok(stream);
-            }
-            Ok(Err(error)) => why = error,
-            Err(late) => why = late.into(),
-        }
-    }
-    Err(why)
+    Err(NoLink::Failed(format!("{}: {reason}", settings.endpoint)))
 }
 
 impl FirstWords<'_> {
@@ -237,7 +218,7 @@ impl FirstWords<'_> {
     }
 
     /// Credentials, protocol, errands of the gate's own, database, tracking.
-    async fn say_on(&self, mut stream: TcpStream) -> Result<Opened, Greeting> {
+    async fn say_on(&self, mut stream: Stream) -> Result<Opened, Greeting> {
         if let Some(first) = self.own.or(self.credentials) {
             match log_in(&mut stream, first).await? {
                 Login::Done => {}
@@ -273,7 +254,7 @@ impl FirstWords<'_> {
     }
 
     /// Hands the stream to the crate, which agrees on the protocol.
-    async fn speak(&self, stream: TcpStream) -> Result<(MultiplexedConnection, Task), Greeting> {
+    async fn speak(&self, stream: Stream) -> Result<(MultiplexedConnection, Task), Greeting> {
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)

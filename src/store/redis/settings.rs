@@ -1,21 +1,19 @@
 //! Which Redis, the gate's own account there, and how long to wait for it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::identity::Credentials;
+use crate::{identity::Credentials, transport::endpoint::Endpoint};
 
 /// The longest pause before connecting again. A connection that lived for so long counts as well.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Which Redis, the gate's own account there, and how long to wait for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct RedisSettings {
-    /// A name or an address; resolved anew for each connection.
-    pub host: String,
-    /// The port.
-    pub port: u16,
+    /// Its place.
+    pub endpoint: Arc<Endpoint>,
     /// The gate's own account, for what it asks Redis on its own account (`INFO`). None: it asks as the
     /// user whose connection it is.
     pub own: Option<Credentials>,
@@ -40,8 +38,8 @@ pub struct RedisSettings {
 impl RedisSettings {
     /// The error of those who are not answered, for this reason; one line, whatever the system says.
     pub(super) fn unreachable(&self, reason: &str) -> String {
-        let (host, port) = (&self.host, self.port);
-        let text = format!("UPSTREAM no connection to Redis at {host}:{port}: {reason}");
+        let endpoint = &self.endpoint;
+        let text = format!("UPSTREAM no connection to Redis at {endpoint}: {reason}");
         text.replace(['\r', '\n'], " ")
     }
 }

@@ -1,9 +1,10 @@
 """lockgate from redis-py: python redis_py.py HOST PORT locks|everything [PASSWORD].
 
 Exits nonzero where something is not as promised. `locks` tries what works without a Redis behind
-lockgate, `everything` ordinary commands, too.
+lockgate, `everything` ordinary commands, too. With TLS where the environment names an authority (CA).
 """
 
+import os
 import sys
 import threading
 import time
@@ -14,11 +15,12 @@ import redis
 
 HOST, PORT, WHAT = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 PASSWORD = sys.argv[4] if len(sys.argv) > 4 else None
+TLS = {"ssl": True, "ssl_ca_certs": os.environ["CA"]} if "CA" in os.environ else {}
 NAME = "redis-py"
 
 
 def connect(**options):
-    return redis.Redis(HOST, PORT, password=PASSWORD, decode_responses=True, **options)
+    return redis.Redis(HOST, PORT, password=PASSWORD, decode_responses=True, **TLS, **options)
 
 
 @contextmanager

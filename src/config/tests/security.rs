@@ -1,0 +1,152 @@
+//! TLS.
+
+use super::*;
+use crate::transport::tls::{ClientCertificates, ClientFiles, KeyPair, ServerFiles};
+
+const SERVER: &str =
+    "tls.listen = \"[::1]:7001\"\ntls.certificate = \"/gate.pem\"\ntls.key = \"/gate.key\"\n";
+
+fn pair(certificate: &str, key: &str) -> KeyPair {
+    KeyPair {
+        certificate: certificate.into(),
+        key: key.into(),
+    }
+}
+
+#[test]
+fn the_files_of_tls_to_clients() {
+    let tls = |more: &str| {
+        nothing_typed()
+            .file(&format!("{SERVER}{more}"))
+            .starts()
+            .tls
+    };
+    let files = |clients| ServerFiles {
+        pair: pair("/gate.pem", "/gate.key"),
+        clients,
+    };
+    let least = Tls {
+        listen: "[::1]:7001".parse().unwrap(),
+        files: files(ClientCertificates::Off),
+        handshake_timeout: Duration::from_secs(10),
+    };
+    assert_eq!(tls(""), Some(least.clone()));
+    let asked = |how: &str| {
+        let ca = "tls.client_ca = \"/ca.pem\"\ntls.handshake_timeout = \"1s\"";
+        tls(&format!("tls.client_certificates = {how:?}\n{ca}"))
+    };
+    let with = |clients| Tls {
+        files: files(clients),
+        handshake_timeout: Duration::from_secs(1),
+        ..least.clone()
+    };
+    let ca = || "/ca.pem".into();
+    assert_eq!(
+        asked("optional"),
+        Some(with(ClientCertificates::Optional(ca())))
+    );
+    assert_eq!(
+        asked("required"),
+        Some(with(ClientCertificates::Required(ca())))
+    );
+    // It may be all that there is.
+    let alone = nothing_typed().file(&format!("listen = \"off\"\n{SERVER}"));
+    assert_eq!(alone.starts().listen, None);
+}
+
+#[test]
+fn the_files_of_tls_to_redis() {
+    let tls = |more: &str| {
+        let file = format!("upstream.url = \"rediss://u:p@redis:7\"\n{more}");
+        let config = nothing_typed().file(&file).starts();
+        assert_eq!(config.upstream.to_string(), "rediss://redis:7");
+        config.upstream_tls.unwrap()
+    };
+    let none = ClientFiles {
+        authorities: None,
+        pair: None,
+    };
+    let least = UpstreamTls {
+        files: none,
+        server_name: None,
+    };
+    assert_eq!(tls(""), least);
+    let all = tls(r#"upstream.ca = "/ca.pem"
+           upstream.certificate = "/gate.pem"
+           upstream.key = "/gate.key"
+           upstream.server_name = "other""#);
+    let files = ClientFiles {
+        authorities: Some("/ca.pem".into()),
+        pair: Some(pair("/gate.pem", "/gate.key")),
+    };
+    let server_name = Some("other".to_owned());
+    assert_eq!(all, UpstreamTls { files, server_name });
+    assert_eq!(
+        nothing_typed().upstream("redis://r").starts().upstream_tls,
+        None
+    );
+}
+
+#[test]
+fn what_belongs_together_is_named_together() {
+    let server = |more: &str| format!("{SERVER}{more}");
+    for (file, key, allowed) in [
+        (
+            "tls.listen = \"[::1]:7001\"".to_owned(),
+            "tls.certificate",
+            "tls.listen is given",
+        ),
+        (
+            "tls.certificate = \"/gate.pem\"".to_owned(),
+            "tls.certificate",
+            "unless tls.listen",
+        ),
+        (
+            SERVER.replace("tls.key", "#"),
+            "tls.key",
+            "since tls.listen is given",
+        ),
+        (
+            "tls.client_certificates = \"required\"".to_owned(),
+            "tls.client_certificates",
+            "off, unless",
+        ),
+        (
+            server("tls.client_certificates = \"yes\""),
+            "tls.client_certificates",
+            "off, optional or required",
+        ),
+        (
+            server("tls.client_certificates = \"required\""),
+            "tls.client_ca",
+            "are asked for",
+        ),
+        (
+            server("tls.client_ca = \"/ca.pem\""),
+            "tls.client_ca",
+            "nothing, unless",
+        ),
+        (
+            "upstream.ca = \"/ca.pem\"".to_owned(),
+            "upstream.ca",
+            "rediss://",
+        ),
+        (
+            "upstream.url = \"redis://r\"\nupstream.ca = \"/ca.pem\"".to_owned(),
+            "upstream.ca",
+            "rediss://",
+        ),
+        (
+            "upstream.url = \"rediss://r\"\nupstream.certificate = \"/gate.pem\"".to_owned(),
+            "upstream.key",
+            "(PEM)",
+        ),
+        (
+            "upstream.url = \"rediss://r\"\nupstream.key = \"/gate.key\"".to_owned(),
+            "upstream.key",
+            "unless upstream.certificate",
+        ),
+    ] {
+        assert_names(&nothing_typed().file(&file).refused(), &[key, allowed]);
+    }
+}

@@ -1,0 +1,104 @@
+//! Where Redis is, and how a connection to it is opened.
+
+use std::{fmt, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpStream, UnixStream},
+    time::{sleep, timeout},
+};
+
+use super::{stream::Stream, tls::TlsClient};
+
+/// How long to wait before a Unix socket is tried again whose queue of connections is full: there the
+/// system says so at once, where with TCP it tries again by itself.
+const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(10);
+
+/// The place of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// On the network.
+    Tcp {
+        /// A name, resolved anew for each connection, or an address (version 6 without brackets).
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    place: Place,
+    tls: Option<Arc<TlsClient>>,
+}
+
+impl Endpoint {
+    /// A server there, which speaks TLS or does not.
+    pub fn new(place: Place, tls: Option<Arc<TlsClient>>) -> Self {
+        Self { place, tls }
+    }
+
+    /// Opens a socket to the first address of the host that takes it. A silent address has no more
+    /// than its share of `within`.
+    ///
+    /// # Errors
+    /// What the system says of the last one tried.
+    pub async fn reach(&self, within: Duration) -> io::Result<Stream> {
+        let (host, port) = match &self.place {
+            Place::Tcp { host, port } => (host.as_str(), *port),
+            Place::Unix(path) => {
+                return loop {
+                    match UnixStream::connect(path).await {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            sleep(FULL_QUEUE_PAUSE).await;
+                        }
+                        stream => break stream.map(Stream::Unix),
+                    }
+                };
+            }
+        };
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.collect();
+        let share = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let mut why = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            match timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(Stream::Tcp(stream));
+                }
+                Ok(Err(error)) => why = error,
+                Err(late) => why = late.into(),
+            }
+        }
+        Err(why)
+    }
+
+    /// Makes of that socket the connection that the server expects; the caller bounds its time.
+    ///
+    /// # Errors
+    /// The handshake of TLS fails.
+    pub async fn secure(&self, stream: Stream) -> io::Result<Stream> {
+        match (&self.tls, stream) {
+            (Some(tls), Stream::Tcp(stream)) => tls.connect(stream).await,
+            (_, stream) => Ok(stream),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.fmt(f)
+    }
+}

@@ -1,0 +1,222 @@
+//! Where clients come in: an address, or a socket in the file system.
+//!
+//! The file of a Unix socket outlives whoever listens on it, so one that is there already is taken away,
+//! as Redis does; but only if it is a socket. Its mode is set before anybody can connect. At the end it is
+//! taken away, unless somebody else's has taken its place meanwhile.
+
+use std::{
+    fmt, fs, io,
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::net::{TcpListener, UnixListener, UnixSocket};
+
+use super::{stream::Stream, tls::TlsServer};
+
+/// Connections that the system keeps until they are accepted, as `TcpListener::bind` has it.
+const BACKLOG: u32 = 1_024;
+
+/// Where clients come in.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    tls: Option<Arc<TlsServer>>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    /// The file first: as long as the socket is open, no other file has its number.
+    Unix(SocketFile, UnixListener),
+}
+
+/// A client that came in.
+#[derive(Debug)]
+pub struct Accepted {
+    /// Its connection, before any handshake.
+    pub stream: Stream,
+    /// What it has a handshake with.
+    pub tls: Option<Arc<TlsServer>>,
+    /// From where.
+    pub peer: Peer,
+}
+
+impl Accepted {
+    /// The connection, once its handshake is done.
+    ///
+    /// # Errors
+    /// The handshake fails, or takes too long.
+    pub async fn secure(self) -> io::Result<Stream> {
+        match (self.tls, self.stream) {
+            (Some(tls), Stream::Tcp(stream)) => tls.accept(stream).await,
+            (_, stream) => Ok(stream),
+        }
+    }
+}
+
+/// From where a client comes.
+#[derive(Debug, Clone)]
+pub enum Peer {
+    /// The address and port of its end.
+    Tcp(SocketAddr),
+    /// The socket in the file system that it connected to: its own end has no name.
+    Unix(Arc<Path>),
+}
+
+/// The file of a Unix socket.
+#[derive(Debug)]
+struct SocketFile {
+    path: Arc<Path>,
+    /// Device and number of the file, by which it is known again.
+    id: (u64, u64),
+}
+
+impl Listener {
+    /// Listens on this address, for TLS or without; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The system does not allow it.
+    pub async fn tcp(address: SocketAddr, tls: Option<Arc<TlsServer>>) -> io::Result<Self> {
+        let socket = Socket::Tcp(TcpListener::bind(address).await?);
+        Ok(Self { socket, tls })
+    }
+
+    /// Listens on a socket in the file system, of this mode.
+    ///
+    /// # Errors
+    /// The system does not allow it, or something else has that name.
+    pub fn unix(path: PathBuf, mode: u32) -> io::Result<Self> {
+        match fs::symlink_metadata(&path) {
+            Ok(there) if there.file_type().is_socket() => fs::remove_file(&path)?,
+            Ok(_) => {
+                let why = "a file that is no socket has this name";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+            }
+            Err(_) => {}
+        }
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(&path)?;
+        let made = fs::symlink_metadata(&path)?;
+        let file = SocketFile {
+            path: path.into(),
+            id: (made.dev(), made.ino()),
+        };
+        // Nobody can connect before somebody listens.
+        fs::set_permissions(&file.path, fs::Permissions::from_mode(mode))?;
+        let socket = Socket::Unix(file, socket.listen(BACKLOG)?);
+        Ok(Self { socket, tls: None })
+    }
+
+    /// Who comes in here speaks TLS.
+    pub fn is_secure(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The port, where it has one.
+    pub fn port(&self) -> Option<u16> {
+        match &self.socket {
+            Socket::Tcp(listener) => Some(listener.local_addr().ok()?.port()),
+            Socket::Unix(..) => None,
+        }
+    }
+
+    /// The next client.
+    ///
+    /// # Errors
+    /// The system has none to give, though one may be there.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        let (stream, peer) = match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, address) = ready!(listener.poll_accept(cx))?;
+                (Stream::Tcp(stream), Peer::Tcp(address))
+            }
+            Socket::Unix(file, listener) => {
+                let (stream, _) = ready!(listener.poll_accept(cx))?;
+                (Stream::Unix(stream), Peer::Unix(Arc::clone(&file.path)))
+            }
+        };
+        let tls = self.tls.clone();
+        Poll::Ready(Ok(Accepted { stream, tls, peer }))
+    }
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.socket {
+            Socket::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => address.fmt(f),
+                Err(error) => error.fmt(f),
+            },
+            Socket::Unix(file, _) => write!(f, "{}", file.path.display()),
+        }
+    }
+}
+
+impl Peer {
+    /// It is on this machine, as far as the system tells.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => is_loopback(address.ip()),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+/// As Redis has it, who connected to a Unix socket is shown as that and port 0.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "{}:0", path.display()),
+        }
+    }
+}
+
+/// An address of the version 4 may come in the form of version 6.
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_ours = |there: fs::Metadata| (there.dev(), there.ino()) == self.id;
+        if fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
+            // Whoever took it away meanwhile has done it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_on_this_machine_is_local() {
+        let peer = |address: &str| Peer::Tcp(address.parse().unwrap());
+        for address in [
+            "127.0.0.1:1",
+            "127.9.9.9:1",
+            "[::1]:1",
+            "[::ffff:127.0.0.1]:1",
+        ] {
+            assert!(peer(address).is_local(), "{address}");
+        }
+        for address in [
+            "192.0.2.1:1",
+            "0.0.0.0:1",
+            "[::]:1",
+            "[2001:db8::1]:1",
+            "[::ffff:192.0.2.1]:1",
+        ] {
+            assert!(!peer(address).is_local(), "{address}");
+        }
+        let socket = Peer::Unix(Path::new("/run/gate.sock").into());
+        assert!(socket.is_local());
+        assert_eq!(socket.to_string(), "/run/gate.sock:0");
+    }
+}

@@ -1,0 +1,290 @@
+//! TLS, to clients and to Redis, with rustls.
+//!
+//! - [`TlsServer`] is what clients are shown, and what they have to show.
+//! - [`TlsClient`] is what Redis has to show, and what it is shown.
+//!
+//! Both are made of files, which may be [read again](TlsServer::reload): who is connected stays so,
+//! whoever comes after that meets the new ones, and where anything is wrong with them the old ones
+//! stay. (No session of before is resumed then: each set of files has its own memory of them.)
+//!
+//! Where a handshake fails the other side is told by an alert, and the caller by the error. With TLS 1.3 a
+//! server looks at the certificate of a client when that has finished its part already: a client
+//! that is refused hears so when it reads.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use thiserror::Error;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::stream::Stream;
+
+/// A certificate, with the chain that leads to its authority, and its private key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyPair {
+    /// PEM: the certificate itself first.
+    pub certificate: PathBuf,
+    /// PEM: PKCS#8, PKCS#1 or SEC1.
+    pub key: PathBuf,
+}
+
+/// Whether clients show a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// They are not asked for one.
+    Off,
+    /// Who shows one, shows one of these authorities (PEM).
+    Optional(PathBuf),
+    /// Everybody shows one of these authorities (PEM).
+    Required(PathBuf),
+}
+
+/// What a server needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// What clients are shown.
+    pub pair: KeyPair,
+    /// What they show.
+    pub clients: ClientCertificates,
+}
+
+/// What a client of Redis needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientFiles {
+    /// The authorities that are believed (PEM); none are those of this system.
+    pub authorities: Option<PathBuf>,
+    /// What Redis is shown, where it asks.
+    pub pair: Option<KeyPair>,
+}
+
+/// Why files are of no use.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// One of them cannot be read, or is not what it should be.
+    #[error("cannot use {}: {why}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// This system has no authorities that could be believed.
+    #[error("this system names no certificate authorities ({0}); name a file of them")]
+    NoAuthorities(String),
+    /// What the server is to be called cannot be a name.
+    #[error("{0:?} cannot be the name of a server")]
+    Name(String),
+}
+
+/// TLS to clients.
+#[derive(Debug)]
+pub struct TlsServer {
+    files: ServerFiles,
+    handshake_timeout: Duration,
+    config: RwLock<Arc<ServerConfig>>,
+}
+
+/// TLS to Redis.
+#[derive(Debug)]
+pub struct TlsClient {
+    files: ClientFiles,
+    name: ServerName<'static>,
+    config: RwLock<Arc<ClientConfig>>,
+}
+
+impl TlsServer {
+    /// With these files; a handshake may take so long.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn new(files: ServerFiles, handshake_timeout: Duration) -> Result<Self, TlsError> {
+        Ok(Self {
+            config: RwLock::new(Arc::new(server_config(&files)?)),
+            files,
+            handshake_timeout,
+        })
+    }
+
+    /// Reads the files again.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); then the old ones stay.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        replace(&self.config, server_config(&self.files)?);
+        Ok(())
+    }
+
+    /// Nobody gets in without a certificate.
+    pub fn demands_certificates(&self) -> bool {
+        matches!(self.files.clients, ClientCertificates::Required(_))
+    }
+
+    /// The handshake with a client.
+    ///
+    /// # Errors
+    /// It fails, or takes too long.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
+        let acceptor = TlsAcceptor::from(current(&self.config));
+        match timeout(self.handshake_timeout, acceptor.accept(stream)).await {
+            Ok(accepted) => Ok(Stream::Tls(Box::new(accepted?.into()))),
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the handshake was not done in time (tls.handshake_timeout)",
+            )),
+        }
+    }
+}
+
+impl TlsClient {
+    /// With these files, to a server whose certificate is for this name or address.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn new(files: ClientFiles, name: &str) -> Result<Self, TlsError> {
+        let wrong = |_| TlsError::Name(name.to_owned());
+        Ok(Self {
+            config: RwLock::new(Arc::new(client_config(&files)?)),
+            name: ServerName::try_from(name.to_owned()).map_err(wrong)?,
+            files,
+        })
+    }
+
+    /// Reads the files again.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); then the old ones stay.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        replace(&self.config, client_config(&self.files)?);
+        Ok(())
+    }
+
+    /// The handshake with the server; the caller bounds its time.
+    ///
+    /// # Errors
+    /// It fails.
+    pub async fn connect(&self, stream: TcpStream) -> io::Result<Stream> {
+        let connector = TlsConnector::from(current(&self.config));
+        let connected = connector.connect(self.name.clone(), stream).await?;
+        Ok(Stream::Tls(Box::new(connected.into())))
+    }
+}
+
+fn current<T>(config: &RwLock<Arc<T>>) -> Arc<T> {
+    Arc::clone(&config.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn replace<T>(config: &RwLock<Arc<T>>, new: T) {
+    *config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn server_config(files: &ServerFiles) -> Result<ServerConfig, TlsError> {
+    let certificate = &files.pair.certificate;
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong_file(certificate, &error))?;
+    let (path, required) = match &files.clients {
+        ClientCertificates::Off => (None, false),
+        ClientCertificates::Optional(path) => (Some(path), false),
+        ClientCertificates::Required(path) => (Some(path), true),
+    };
+    let builder = match path {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let authorities = Arc::new(read_authorities(path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider());
+            let verifier = if required {
+                verifier.build()
+            } else {
+                verifier.allow_unauthenticated().build()
+            };
+            builder.with_client_cert_verifier(verifier.map_err(|error| wrong_file(path, &error))?)
+        }
+    };
+    let (chain, key) = read_pair(&files.pair)?;
+    builder
+        .with_single_cert(chain, key)
+        .map_err(|error| wrong_file(certificate, &error))
+}
+
+fn client_config(files: &ClientFiles) -> Result<ClientConfig, TlsError> {
+    let authorities = match &files.authorities {
+        Some(path) => read_authorities(path)?,
+        None => authorities_of_the_system()?,
+    };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsError::NoAuthorities(error.to_string()))?
+        .with_root_certificates(authorities);
+    let Some(pair) = &files.pair else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let (chain, key) = read_pair(pair)?;
+    builder
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| wrong_file(&pair.certificate, &error))
+}
+
+fn read_pair(
+    pair: &KeyPair,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    let key = PrivateKeyDer::from_pem_file(&pair.key);
+    Ok((
+        read_certificates(&pair.certificate)?,
+        key.map_err(|error| wrong_file(&pair.key, &error))?,
+    ))
+}
+
+fn read_authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut authorities = RootCertStore::empty();
+    for certificate in read_certificates(path)? {
+        let added = authorities.add(certificate);
+        added.map_err(|error| wrong_file(path, &error))?;
+    }
+    Ok(authorities)
+}
+
+/// At least one.
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let certificates: Vec<_> = read.map_err(|error| wrong_file(path, &error))?;
+    if certificates.is_empty() {
+        return Err(wrong_file(
+            path,
+            &"it holds no certificate in the form of PEM",
+        ));
+    }
+    Ok(certificates)
+}
+
+fn authorities_of_the_system() -> Result<RootCertStore, TlsError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut authorities = RootCertStore::empty();
+    let (added, _) = authorities.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found.errors.first().map(ToString::to_string);
+        return Err(TlsError::NoAuthorities(why.unwrap_or_default()));
+    }
+    Ok(authorities)
+}
+
+fn wrong_file(path: &Path, why: &impl ToString) -> TlsError {
+    TlsError::File {
+        path: path.to_owned(),
+        why: why.to_string(),
+    }
+}
