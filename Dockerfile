@@ -1,5 +1,8 @@
 # docker build -t lockgate . && docker run -p 6380:6380 -e LOCKGATE_UPSTREAM=redis://host lockgate
 #
+# Clients come from outside of the container, so where neither that Redis nor lockgate (LOCKGATE_AUTH_PASSWORD) asks
+# them for a password they are refused, unless LOCKGATE_PROTECTED_MODE is false.
+#
 # The image is distroless/cc: glibc, certificates, and no shell or package manager. Not scratch with
 # musl: musl's allocator takes one lock for all threads, and every waiting client is allocated.
 FROM rust:1-slim-bookworm AS build

@@ -14,9 +14,11 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     limits::{LEAST_BUFFER_BYTES, Limits, MOST_KEY_BYTES},
     lock::{Settings, WriteBack},
+    password::Password,
     store::redis::settings::LONGEST_PAUSE,
 };
 
+mod auth;
 mod tls;
 mod typed;
 mod upstream;
@@ -35,6 +37,10 @@ pub struct Config {
     pub unix_socket: Option<UnixSocket>,
     /// Where clients come in with TLS.
     pub tls: Option<Tls>,
+    /// Clients that are not on this machine are refused where nobody asks them for a password.
+    pub protected_mode: bool,
+    /// What clients have to say first.
+    pub password: Option<Password>,
     /// Threads that serve clients.
     pub threads: usize,
     /// What to log, as `tracing` filters it: `info`, or `warn,lockgate=debug`.
@@ -167,6 +173,8 @@ impl Config {
             listen: typed.parse("listen", "127.0.0.1:6380", |text| listen(text, elsewhere))?,
             unix_socket,
             tls,
+            protected_mode: typed.parse("protected_mode", "true", yes_or_no)?,
+            password: auth::check(typed)?,
             threads: match number(typed, "threads", 0, 0..=1024)? {
                 0 => half_of_the_cores(),
                 threads => threads,
@@ -355,6 +363,15 @@ fn listen(text: &str, elsewhere: bool) -> Result<Option<SocketAddr>, String> {
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| "an IP address and a port, such as \"127.0.0.1:6380\", or off".to_owned())
+}
+
+/// As TOML has it, and as Redis has it.
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "yes" => Ok(true),
+        "false" | "no" => Ok(false),
+        _ => Err("true or false".to_owned()),
+    }
 }
 
 /// The name of a file; the empty one is none.

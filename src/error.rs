@@ -43,6 +43,18 @@ pub const SHUTDOWN: &str = "SHUTDOWN lockgate is shutting down; ask another one,
 /// Ours: as many clients as there may be.
 pub const MAX_CLIENTS: &str = "ERR max number of clients reached";
 
+/// The client's: it comes from elsewhere, and nobody asks it for a password.
+pub const DENIED: &str = "DENIED lockgate is running in protected mode because protected mode is enabled and neither lockgate \
+     nor the Redis behind it asks for a password. In this mode connections are only accepted from the \
+     loopback interface and from Unix sockets. If you want to connect from external computers to lockgate \
+     you may adopt one of the following solutions: 1) Give lockgate a password of its own: auth.password in \
+     its configuration file, or the environment variable LOCKGATE_AUTH_PASSWORD. 2) Set up an \
+     authentication password for the default user of the Redis behind. 3) Let clients show certificates: \
+     tls.client_certificates = 'required'. 4) Just disable protected mode by protected_mode = false in the \
+     configuration file, or LOCKGATE_PROTECTED_MODE=false, however MAKE SURE lockgate is not publicly \
+     accessible from internet if you do so. NOTE: You only need to do one of the above things in order for \
+     the server to start accepting connections from the outside.";
+
 /// The client's: a lock cannot have this name.
 pub const RESERVED: &str = "ERR this key is lockgate's counter of fences and cannot be a lock";
 

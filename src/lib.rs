@@ -16,6 +16,7 @@
 //! | [`transport`] | what bytes travel on, from clients and to Redis: TCP, TLS, Unix sockets |
 //! | [`reload`] | what is read again on SIGHUP |
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
+//! | [`password`] | the gate's own password |
 //! | [`files`] | how many files, and so clients, the system allows |
 //!
 //! Invariants, each held by a test:
@@ -36,6 +37,7 @@ pub mod gate;
 pub mod identity;
 pub mod limits;
 pub mod lock;
+pub mod password;
 pub mod reload;
 pub mod resp;
 pub mod server;
@@ -50,7 +52,7 @@ use std::{
 use tokio::sync::Notify;
 use tracing::info;
 
-use client::{Shared, address::Address, command::Bounds};
+use client::{Shared, address::Address, command::Bounds, guard::Guard};
 use config::{Config, RedisAddress, Upstream};
 use error::Error;
 use gate::Gate;
@@ -183,6 +185,8 @@ fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
         users,
         upstream,
         timeout: config.timeout,
+        guard: guard(config),
+        protected_mode: config.protected_mode,
         bounds: Bounds {
             key_bytes: config.limits.key_bytes,
             token_bytes: limits::TOKEN_BYTES,
@@ -197,6 +201,15 @@ fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
         run_id: run_id(),
         clients: AtomicUsize::new(0),
     }
+}
+
+/// Who asks clients for the password of this gate, where it has one.
+fn guard(config: &Config) -> Option<Guard> {
+    let password = config.password.clone()?;
+    Some(match &config.upstream {
+        Upstream::Embedded => Guard::without_redis(password),
+        Upstream::Redis(redis) => Guard::before_redis(password, redis.own().as_ref()),
+    })
 }
 
 /// Forty hexadecimal digits, new with each start, as a Redis has.

@@ -1,7 +1,8 @@
 //! Accepts clients, up to a limit, and drains them at the end.
 //!
 //! A client counts from the moment when its connection is accepted: one that never ends its TLS handshake
-//! takes a place until its time is up, and no more than that.
+//! takes a place until its time is up, and no more than that. Who is not on this machine may have to be refused
+//! (`protected_mode`).
 
 use std::{
     future::{Future, poll_fn},
@@ -23,12 +24,17 @@ use crate::{
     },
 };
 
+mod protected_mode;
 mod refusals;
 
+use protected_mode::ProtectedMode;
 use refusals::Refusals;
 
 /// How often to look whether the last questions were answered, at the end.
 const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(1);
+
+/// How long a client may take to hear why it is not served.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long to wait after the system had no socket for a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -75,7 +81,10 @@ async fn accept(
     let mut next_id = 0;
     let mut full = false;
     let mut first = 0;
-    let refusals = Arc::new(Refusals::default());
+    let entrance = Arc::new(Entrance {
+        protected_mode: ProtectedMode::default(),
+        refusals: Refusals::default(),
+    });
     loop {
         let accepted = tokio::select! {
             accepted = poll_fn(|cx| poll_accept(listeners, first, cx)) => accepted,
@@ -107,11 +116,11 @@ async fn accept(
         full = false;
         next_id += 1;
         let (shared, draining) = (Arc::clone(shared), draining.clone());
-        let refusals = Arc::clone(&refusals);
+        let entrance = Arc::clone(&entrance);
         sessions.spawn(async move {
             shared.clients.fetch_add(1, Ordering::Relaxed);
             let (counted, peer) = (Arc::clone(&shared), accepted.peer.to_string());
-            if let Some(stream) = admit(accepted, &refusals, draining.clone()).await {
+            if let Some(stream) = entrance.admit(&shared, accepted, draining.clone()).await {
                 client::serve(shared, stream, peer, next_id, draining).await;
             }
             counted.clients.fetch_sub(1, Ordering::Relaxed);
@@ -119,28 +128,50 @@ async fn accept(
     }
 }
 
-/// The connection of a client that may be served, once its handshake is done.
-async fn admit(
-    accepted: Accepted,
-    refusals: &Refusals,
-    mut draining: watch::Receiver<bool>,
-) -> Option<Stream> {
-    if accepted.tls.is_none() {
-        return Some(accepted.stream);
-    }
-    let peer = accepted.peer.clone();
-    // On the heap, or every client's task would keep the room that a handshake takes.
-    let handshake = Box::pin(accepted.secure());
-    let secured = tokio::select! {
-        secured = handshake => secured,
-        _ = draining.wait_for(|draining| *draining) => return None,
-    };
-    match secured {
-        Ok(stream) => Some(stream),
-        Err(error) => {
-            refusals.tell(&peer, &format_args!("TLS: {error}"));
-            None
+/// What a client passes before it is served.
+struct Entrance {
+    protected_mode: ProtectedMode,
+    refusals: Refusals,
+}
+
+impl Entrance {
+    /// The connection of a client that may be served.
+    async fn admit(
+        &self,
+        shared: &Shared,
+        accepted: Accepted,
+        mut draining: watch::Receiver<bool>,
+    ) -> Option<Stream> {
+        if accepted.tls.is_none() && accepted.peer.is_local() {
+            return Some(accepted.stream);
         }
+        // On the heap, or every client's task would keep the room that a handshake takes.
+        let examined = Box::pin(self.examine(shared, accepted));
+        tokio::select! {
+            examined = examined => examined,
+            _ = draining.wait_for(|draining| *draining) => None,
+        }
+    }
+
+    /// The handshake, and whether this one may come in from there.
+    async fn examine(&self, shared: &Shared, accepted: Accepted) -> Option<Stream> {
+        let peer = accepted.peer.clone();
+        let tls = accepted.tls.as_ref();
+        let has_shown = tls.is_some_and(|tls| tls.demands_certificates());
+        let stream = match accepted.secure().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.refusals.tell(&peer, &format_args!("TLS: {error}"));
+                return None;
+            }
+        };
+        if !peer.is_local()
+            && let Some(error) = self.protected_mode.refuses(shared, has_shown).await
+        {
+            last_words(stream, &error).await;
+            return None;
+        }
+        Some(stream)
     }
 }
 
@@ -165,14 +196,18 @@ fn log_refusal(error: &io::Error) {
 
 /// One client too many is told so, if it takes it at once. Before a handshake nothing can be told.
 async fn refuse(accepted: Accepted) {
-    let Accepted {
-        mut stream,
-        tls: None,
-        ..
-    } = accepted
-    else {
-        return;
+    if accepted.tls.is_none() {
+        last_words(accepted.stream, MAX_CLIENTS.as_bytes()).await;
+    }
+}
+
+/// An error, if the client takes it at once, and the end.
+async fn last_words(mut stream: Stream, error: &[u8]) {
+    let text = [b"-", error, b"\r\n"].concat();
+    let tell = async {
+        stream.write_all(&text).await?;
+        stream.shutdown().await
     };
-    let text = format!("-{MAX_CLIENTS}\r\n");
-    let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(text.as_bytes())).await;
+    // Whoever does not listen is not told.
+    let _ = tokio::time::timeout(LAST_WORDS_WITHIN, tell).await;
 }

@@ -65,6 +65,24 @@ impl Back {
         matches!(self, Self::Relay(relay) if relay.state.uncountable())
     }
 
+    /// The client has authenticated.
+    pub(super) fn is_authenticated(&self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.state.authenticated(),
+            Self::Local(local) => local.is_in(),
+        }
+    }
+
+    /// What the guard handed on was answered, where there is no Redis.
+    pub(super) fn entered(&mut self, command: &[Bytes]) {
+        if let Self::Local(local) = self {
+            let leaves = command
+                .first()
+                .map(|name| name.eq_ignore_ascii_case(b"RESET"));
+            local.set_in(leaves == Some(false));
+        }
+    }
+
     /// There was something to send.
     pub(super) fn is_used(&self) -> bool {
         matches!(self, Self::Relay(relay) if relay.is_used())

@@ -4,7 +4,8 @@
 //!
 //! Whatever is answered, is answered as Redis does (in the words of 7.0, and with the additions of
 //! 7.2 that libraries send); the tests compare with one. There is one user, `default`, who needs no
-//! password. Everything else gets an error that says how to give this gate a Redis.
+//! password here: where the gate has one, [`guard`](super::guard) has seen to that. Everything else gets
+//! an error that says how to give this gate a Redis.
 //!
 //! `connection` has `CLIENT`, `catalog` has `COMMAND`, [`information`] has `INFO`.
 
@@ -14,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{
     command::integer,
+    guard::WRONG_PASS,
     table::{Entry, ORDINARY_COMMANDS},
 };
 use crate::{
@@ -71,6 +73,8 @@ pub struct Local {
     no_evict: bool,
     no_touch: bool,
     replies: Replies,
+    /// It has given the password of the gate, where there is one.
+    is_in: bool,
 }
 
 /// What `CLIENT REPLY` asked for.
@@ -101,7 +105,18 @@ impl Local {
             no_evict: false,
             no_touch: false,
             replies: Replies::On,
+            is_in: false,
         }
+    }
+
+    /// It has given the password of the gate, since the connection was opened or `RESET`.
+    pub fn is_in(&self) -> bool {
+        self.is_in
+    }
+
+    /// It has given the password, or was `RESET`.
+    pub fn set_in(&mut self, is_in: bool) {
+        self.is_in = is_in;
     }
 
     /// The number of the connection.
@@ -326,8 +341,6 @@ impl Local {
         i64::try_from(self.id).unwrap_or(i64::MAX)
     }
 }
-
-const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// The entry of the command or subcommand that is meant, its number of arguments being right; else
 /// the error, without the leading `-`.

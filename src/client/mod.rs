@@ -10,6 +10,7 @@
 //!
 //! Pure:
 //! - [`command`]: the arguments of a lock command, checked.
+//! - [`guard`]: what a client says to get in, where this gate has a password of its own.
 //! - [`state`]: what a client's connection to Redis owes and is.
 //! - [`local`]: the ordinary commands where there is no Redis behind this gate.
 //! - [`table`]: what `COMMAND` says of the commands that live here.
@@ -42,6 +43,7 @@ mod answer;
 mod back;
 pub mod command;
 pub mod glob;
+pub mod guard;
 mod held;
 pub mod local;
 mod pipe;
@@ -54,6 +56,7 @@ pub mod table;
 mod testing;
 
 use address::Address;
+use guard::Guard;
 use local::information::Facts;
 use session::Session;
 
@@ -70,6 +73,10 @@ pub struct Shared {
     pub upstream: Option<Arc<Address>>,
     /// How long an answer of Redis may take, where its client does not say.
     pub timeout: Duration,
+    /// Who asks clients for the password of this gate, where it has one.
+    pub guard: Option<Guard>,
+    /// Who is not on this machine is not served where nobody asks for a password.
+    pub protected_mode: bool,
     /// What a lock command is held to.
     pub bounds: command::Bounds,
     /// The lease of a client that names none, in milliseconds.

@@ -45,6 +45,7 @@ use crate::{
 };
 
 mod admission;
+mod entering;
 mod locking;
 mod passing;
 
@@ -105,6 +106,10 @@ enum Frame {
     Lock,
     /// An ordinary one that is read whole before it is passed on.
     Kept,
+    /// For the guard: read whole.
+    Login,
+    /// Of a client that is not in: it is passed over, and refused at its end.
+    Barred,
     /// Longer than what is kept whole: it is passed over, and refused at its end.
     Excess,
 }

@@ -146,6 +146,8 @@ fn each_key_of_the_file_does_what_it_says() {
             tcp_keepalive = "19s"
             unixsocket = "/run/gate.sock"
             unixsocketperm = 660
+            protected_mode = false
+            auth.password = "open sesame"
             upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms", idle = "5ms" }
             lock.key_prefix = "p:"
             lock.lease = "6ms"
@@ -178,6 +180,13 @@ fn each_key_of_the_file_does_what_it_says() {
         mode: 0o660,
     };
     assert_eq!(config.unix_socket, Some(socket));
+    assert!(!config.protected_mode);
+    assert!(
+        config
+            .password
+            .as_ref()
+            .is_some_and(|it| it.is(b"open sesame"))
+    );
     assert_eq!(config.log, "warn,lockgate=debug");
     let Upstream::Redis(redis) = &config.upstream else {
         panic!("a Redis was named")
@@ -309,6 +318,7 @@ fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
         ("listen", "6380", "an IP address and a port"),
         ("listen", "localhost:6380", "an IP address and a port"),
         ("listen", "off", "or a unixsocket beside it"),
+        ("protected_mode", "perhaps", "true or false"),
         ("tls.listen", "6379", "an IP address and a port"),
         ("unixsocketperm", "800", "from 0 to 777"),
         ("unixsocketperm", "+70", "from 0 to 777"),
@@ -360,8 +370,8 @@ fn a_file_that_cannot_be_read_is_named() {
     let line = nothing_typed().file("log = \"info\"\nlisten = ").refused();
     assert_names(&line, &[".toml", "line 2"]);
     assert_names(
-        &nothing_typed().file("log = true").refused(),
-        &["log", "boolean"],
+        &nothing_typed().file("log = 1.5").refused(),
+        &["log", "float"],
     );
 }
 

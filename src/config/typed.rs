@@ -268,6 +268,7 @@ fn flatten(
         let text = match value {
             toml::Value::String(text) => text,
             toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Boolean(answer) => answer.to_string(),
             toml::Value::Table(inner) if section.is_empty() => {
                 flatten(&format!("{name}."), inner, path, keys)?;
                 continue;
@@ -277,7 +278,7 @@ fn flatten(
                     key: format!("{section}{name}"),
                     value: format!("a value of type {}", other.type_str()),
                     place: path.display().to_string(),
-                    allowed: "a string or a whole number".to_owned(),
+                    allowed: "a string, a whole number, true or false".to_owned(),
                 });
             }
         };

@@ -12,6 +12,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod auth;
 mod basics;
 mod catalog;
 mod crowd;
@@ -23,6 +24,7 @@ mod nonsense;
 mod order;
 mod parity;
 mod program;
+mod protected;
 mod proxy;
 mod relay;
 mod same_token;

@@ -25,8 +25,11 @@ use crate::{
 };
 
 impl Session {
-    /// A lock command has its turn, or one that may make this a plain pipe.
+    /// A lock command has its turn, or one that may make this a plain pipe, or that is for the guard.
     pub(super) fn begin(&mut self, frame: Bytes) {
+        if self.is_for_the_guard() {
+            return self.enter(frame);
+        }
         if self.back.may_become_pipe(&self.scanner) {
             self.back.stop_hiding();
             self.turn = Turn::Settling;
@@ -258,7 +261,12 @@ impl Session {
         let rest = std::mem::take(&mut self.client.inbox).freeze();
         self.client.ended = true;
         (self.scanned, self.passing) = (0, 0);
-        let run = |command: &Command| drop(self.start(command));
+        let barred = self.is_barred();
+        let run = |command: &Command| {
+            if !barred {
+                drop(self.start(command));
+            }
+        };
         if let Turn::Next(frame) = &turn {
             Ahead::default().each_unlock(frame, &self.shared.bounds, run);
         }

@@ -17,6 +17,7 @@ use crate::{
         command::Verb,
         state::{is_plain, is_plain_in_any_case},
     },
+    error::NOAUTH,
     limits::LOCK_COMMAND_BYTES,
     resp::{RequestScanner, Step, arguments, plain_request},
 };
@@ -27,7 +28,10 @@ impl Session {
     pub(super) fn pass_through(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> usize {
         let is_next = matches!(self.turn, Turn::Open) && self.client.inbox.is_empty();
         let named = matches!(self.frame, Frame::Unnamed | Frame::Ordinary);
-        if !is_next || !named || self.back.is_plain_pipe() || self.back.pipe().is_none() {
+        if !is_next || !named || self.back.is_plain_pipe() || self.is_barred() {
+            return 0;
+        }
+        if self.back.pipe().is_none() {
             return 0;
         }
         let (mut read, mut passing, mut doubt) = (0, 0, None);
@@ -136,7 +140,11 @@ impl Session {
             Step::Named if self.frame != Frame::Unnamed => {}
             Step::Named => {
                 let name = self.scanner.name();
-                self.frame = if Verb::of(name).is_some() {
+                self.frame = if self.is_for_the_guard() {
+                    Frame::Login
+                } else if self.is_barred() {
+                    Frame::Barred
+                } else if Verb::of(name).is_some() {
                     Frame::Lock
                 } else if self.back.keeps(name) {
                     Frame::Kept
@@ -147,6 +155,9 @@ impl Session {
             Step::Blank => return self.blank(),
             Step::End => {
                 return match std::mem::replace(&mut self.frame, Frame::Unnamed) {
+                    Frame::Login => self.for_the_guard(),
+                    Frame::Barred => self.barred_command(),
+                    Frame::Unnamed if self.is_barred() => self.barred_command(),
                     Frame::Lock => self.lock_command(),
                     Frame::Kept => self.kept_command(),
                     Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
@@ -158,10 +169,11 @@ impl Session {
         match self.frame {
             // So long a name or line is no lock command, and so long a CLIENT no CLIENT REPLY;
             // and to so long a COMMAND nothing is added.
+            Frame::Unnamed if is_long && self.is_barred() => self.frame = Frame::Barred,
             Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
             Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
-            Frame::Ordinary | Frame::Lock if is_long => self.frame = Frame::Excess,
-            Frame::Excess => drop(self.take_frame()),
+            Frame::Ordinary | Frame::Lock | Frame::Login if is_long => self.frame = Frame::Excess,
+            Frame::Excess | Frame::Barred => drop(self.take_frame()),
             _ => {}
         }
     }
@@ -169,7 +181,9 @@ impl Session {
     fn excess(&mut self) {
         self.take_frame();
         self.ahead.turn(self.frame_bytes());
-        let what = if self.back.streams() {
+        let what = if self.is_for_the_guard() {
+            "AUTH or HELLO"
+        } else if self.back.streams() {
             "a lock command"
         } else {
             "without a Redis a command"
@@ -180,7 +194,8 @@ impl Session {
     /// A command that passes as it comes.
     fn is_ordinary(&self) -> bool {
         let name = self.scanner.name();
-        is_plain(name) || Verb::of(name).is_none() && !self.back.keeps(name)
+        is_plain(name)
+            || Verb::of(name).is_none() && !self.back.keeps(name) && !self.is_for_the_guard()
     }
 
     /// The front of the inbox up to the frame being read goes to Redis.
@@ -308,6 +323,19 @@ impl Session {
             return None;
         }
         arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES).ok()
+    }
+
+    fn for_the_guard(&mut self) {
+        let frame = self.take_frame();
+        self.ahead.turn(frame.len());
+        self.turn = Turn::Next(frame);
+    }
+
+    /// A command of a client that is not in.
+    fn barred_command(&mut self) {
+        self.take_frame();
+        self.ahead.turn(self.frame_bytes());
+        self.turn = Turn::Refusing(NOAUTH.to_owned());
     }
 
     fn lock_command(&mut self) {

@@ -28,6 +28,8 @@ pub enum Identity {
 enum Offer {
     /// Nothing of who it is.
     Nothing,
+    /// The gate has let it in, and it is nobody to Redis.
+    LetIn,
     Credentials(Option<Credentials>),
     /// Of several the last counts, if Redis accepts them all; else it may be any.
     Several(Option<Credentials>),
@@ -48,7 +50,7 @@ impl Logins {
         (&self.identity, self.changes)
     }
 
-    /// A login with these arguments was sent.
+    /// A login with these arguments was sent; without any the gate has let the client in itself.
     pub(super) fn sent(&mut self, number: u64, arguments: &[Bytes]) {
         if self.offered.len() >= OFFERED {
             self.offered.pop_front();
@@ -60,6 +62,7 @@ impl Logins {
     pub(super) fn accepted(&mut self, number: u64) -> bool {
         self.identity = match self.take(number) {
             Some(Offer::Nothing) => return false,
+            Some(Offer::LetIn) => Identity::Anonymous,
             Some(Offer::Credentials(Some(it)) | Offer::Several(Some(it))) => Identity::Known(it),
             Some(Offer::Credentials(None) | Offer::Several(None)) | None => Identity::NotKept,
         };
@@ -70,7 +73,7 @@ impl Logins {
     /// Redis refused it, `as_nobody` or for another reason. Whether part of it may have come true.
     pub(super) fn refused(&mut self, number: u64, as_nobody: bool) -> bool {
         match self.take(number) {
-            Some(Offer::Nothing) => false,
+            Some(Offer::Nothing | Offer::LetIn) => false,
             // Redis up to 7.0 logs in before it reads the options that follow.
             Some(Offer::Credentials(_)) => !as_nobody,
             Some(Offer::Several(_)) | None => true,
@@ -106,6 +109,7 @@ impl Offer {
         let is_hello = |name: &Bytes| name.eq_ignore_ascii_case(b"HELLO");
         match arguments {
             [name, _version, options @ ..] if is_hello(name) => Self::of_hello(options),
+            [] => Self::LetIn,
             [_auth, password] => Self::Credentials(Credentials::new(DEFAULT, password)),
             [_auth, name, password] => Self::Credentials(Credentials::new(name, password)),
             _ => Self::Nothing,

@@ -52,7 +52,7 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         arity: -2,
         flags: ANYONE,
         categories: FAST,
-        summary: "Authenticates the connection; there is one user, default, without a password.",
+        summary: "Authenticates the connection; there is one user, default.",
         since: "1.0.0",
         arguments: &[
             Argument::new("username", Kind::Text).optional(),

@@ -1,4 +1,6 @@
-//! TLS.
+//! TLS and the gate's own password.
+
+use std::path::Path;
 
 use super::*;
 use crate::transport::tls::{ClientCertificates, ClientFiles, KeyPair, ServerFiles};
@@ -148,5 +150,33 @@ fn what_belongs_together_is_named_together() {
         ),
     ] {
         assert_names(&nothing_typed().file(&file).refused(), &[key, allowed]);
+    }
+}
+
+#[test]
+fn the_password_is_named_once_and_shown_nowhere() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"hunter2\r\nhunter3\n").unwrap();
+    let in_file = |path: &Path| format!("auth.password_file = {path:?}\n");
+    let password = |text: &str| nothing_typed().file(text).starts().password;
+    assert_eq!(password(""), None);
+    let right = |password: Option<Password>| password.is_some_and(|it| it.is(b"hunter2"));
+    assert!(right(password("auth.password = \"hunter2\"")));
+    assert!(right(password(&in_file(file.path()))));
+
+    let config = nothing_typed().file("auth.password = \"hunter2\"").starts();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let twice = format!("{}auth.password = \"hunter2\"", in_file(file.path()));
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let long = format!("auth.password = \"{}\"", "hunter2".repeat(100));
+    for (text, words) in [
+        (twice, ["auth.password", "auth.password_file"]),
+        (in_file(Path::new("/nowhere")), ["/nowhere", "No such file"]),
+        (in_file(empty.path()), ["auth.password_file", "first line"]),
+        (long, ["auth.password", "at most 512 bytes"]),
+    ] {
+        let line = nothing_typed().file(&text).refused();
+        assert_names(&line, &words);
+        assert!(!line.contains("hunter2"), "{line}");
     }
 }

@@ -1,0 +1,242 @@
+//! The guard of a gate that has a password of its own (`[auth]`). Pure.
+//!
+//! What a client says to get in, `AUTH` or `HELLO … AUTH`, is for the gate: there is one user, `default`,
+//! with that password. What stands behind gets something else in its place, so that it answers in its own
+//! words and in order: the gate's own credentials for Redis, where the URL of the upstream has some,
+//! else a command that only says `OK`. So whether a client is in is known as everything about its connection
+//! is, by the reply; and Redis never sees the gate's password, nor what was tried in its stead.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+
+use super::command::integer;
+use crate::{
+    identity::Credentials,
+    password::Password,
+    resp::{Protocol, Writer},
+};
+
+/// What Redis says of wrong credentials.
+pub(super) const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+const NOT_YET: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+     <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
+     the same time";
+
+/// The only user there is.
+const USER: &[u8] = b"default";
+
+/// What a client has to know, and what stands behind the gate hears instead.
+#[derive(Debug)]
+pub struct Guard {
+    password: Password,
+    /// `AUTH` with the gate's own credentials.
+    own: Option<Vec<Bytes>>,
+    /// In its place where there are none.
+    says_ok: Vec<Bytes>,
+}
+
+impl Guard {
+    /// In front of a Redis that knows the gate by these credentials, or without any.
+    pub fn before_redis(password: Password, own: Option<&Credentials>) -> Self {
+        let own = own.map(|own| {
+            let words = [b"AUTH", own.name(), own.password()];
+            words.map(Bytes::copy_from_slice).into()
+        });
+        Self {
+            password,
+            says_ok: ["CLIENT", "REPLY", "ON"].map(Bytes::from).into(),
+            own,
+        }
+    }
+
+    /// Without a Redis: the ordinary commands that are answered here take any password.
+    pub fn without_redis(password: Password) -> Self {
+        Self {
+            password,
+            says_ok: ["AUTH", "default", ""].map(Bytes::from).into(),
+            own: None,
+        }
+    }
+
+    /// Whoever is in is the gate to Redis, which knows it; else it is nobody there.
+    pub fn has_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// What is to be handed on in the place of an `AUTH` or `HELLO`, of a client that is in or not.
+    ///
+    /// # Errors
+    /// The error for the client, without the leading `-`: it is where it was.
+    pub fn admit(&self, command: &[Bytes], is_in: bool) -> Result<Vec<Bytes>, Cow<'static, str>> {
+        match command {
+            [name, rest @ ..] if name.eq_ignore_ascii_case(b"AUTH") => self.auth(rest),
+            [name, rest @ ..] => self.hello(name, rest, is_in),
+            [] => Err("ERR syntax error".into()),
+        }
+    }
+
+    fn auth(&self, rest: &[Bytes]) -> Result<Vec<Bytes>, Cow<'static, str>> {
+        let right = match rest {
+            [] => return Err("ERR wrong number of arguments for 'auth' command".into()),
+            [password] => self.password.is(password),
+            [user, password] => self.is_right(user, password),
+            _ => return Err("ERR syntax error".into()),
+        };
+        match right {
+            true => Ok(self.own.as_ref().unwrap_or(&self.says_ok).clone()),
+            false => Err(WRONG_PASS.into()),
+        }
+    }
+
+    /// What else it asks for is for whoever stands behind to judge.
+    fn hello(
+        &self,
+        name: &Bytes,
+        rest: &[Bytes],
+        is_in: bool,
+    ) -> Result<Vec<Bytes>, Cow<'static, str>> {
+        let mut handed_on = vec![name.clone()];
+        let mut knows = is_in;
+        if let Some((version, mut options)) = rest.split_first() {
+            match integer(version) {
+                None => return Err("ERR Protocol version is not an integer or out of range".into()),
+                Some(2 | 3) => handed_on.push(version.clone()),
+                Some(_) => return Err("NOPROTO unsupported protocol version".into()),
+            }
+            let mut logins = 0;
+            while let Some((option, after)) = options.split_first() {
+                options = match after {
+                    [user, password, after @ ..] if is_word(option, b"AUTH") => {
+                        if !self.is_right(user, password) {
+                            return Err(WRONG_PASS.into());
+                        }
+                        logins += 1;
+                        after
+                    }
+                    [given, after @ ..] if is_word(option, b"SETNAME") => {
+                        handed_on.extend([option.clone(), given.clone()]);
+                        after
+                    }
+                    // The rest is wrong from here on, and is not run.
+                    _ => {
+                        let option = String::from_utf8_lossy(option);
+                        return Err(format!("ERR Syntax error in HELLO option '{option}'").into());
+                    }
+                };
+            }
+            if logins > 0 {
+                knows = true;
+                handed_on.splice(2..2, self.own.iter().flatten().cloned());
+            }
+        }
+        match knows {
+            true => Ok(handed_on),
+            false => Err(NOT_YET.into()),
+        }
+    }
+
+    fn is_right(&self, user: &[u8], password: &[u8]) -> bool {
+        // The password is looked at in any case, so that the time tells nothing.
+        self.password.is(password) & (user == USER)
+    }
+}
+
+/// Equal as Redis compares options: without regard to case, up to the first NUL.
+fn is_word(given: &[u8], word: &[u8]) -> bool {
+    let given = given.split(|&byte| byte == 0).next().unwrap_or_default();
+    given.eq_ignore_ascii_case(word)
+}
+
+/// The bytes of a command.
+pub(super) fn frame(command: &[Bytes]) -> BytesMut {
+    let mut frame = BytesMut::new();
+    let mut writer = Writer::new(&mut frame, Protocol::Resp2);
+    writer.array(command.len());
+    command.iter().for_each(|argument| writer.bulk(argument));
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(own: Option<(&str, &str)>) -> Guard {
+        let own = own.and_then(|(name, it)| Credentials::new(name.as_bytes(), it.as_bytes()));
+        Guard::before_redis(Password::new(b"open"), own.as_ref())
+    }
+
+    /// What is handed on, as words, or the code of the error.
+    fn says(guard: &Guard, is_in: bool, command: &str) -> String {
+        let words = command.split(' ');
+        let words: Vec<_> = words
+            .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+            .collect();
+        match guard.admit(&words, is_in) {
+            Ok(handed_on) => {
+                let words = handed_on.iter().map(|word| String::from_utf8_lossy(word));
+                words.collect::<Vec<_>>().join(" ")
+            }
+            Err(error) => format!("-{}", error.split(' ').next().unwrap_or_default()),
+        }
+    }
+
+    #[test]
+    fn who_knows_the_password_is_the_gate_to_redis() {
+        let named = guard(Some(("gate", "secret")));
+        for (command, handed_on) in [
+            ("AUTH open", "AUTH gate secret"),
+            ("auth default open", "AUTH gate secret"),
+            ("HELLO 3 AUTH default open", "HELLO 3 AUTH gate secret"),
+            (
+                "HELLO 2 SETNAME me auth default open",
+                "HELLO 2 AUTH gate secret SETNAME me",
+            ),
+            ("HELLO 3 AUTH\0x default open", "HELLO 3 AUTH gate secret"),
+        ] {
+            assert_eq!(says(&named, false, command), handed_on, "{command}");
+            assert_eq!(says(&named, true, command), handed_on, "{command}");
+        }
+        let unknown = guard(None);
+        assert_eq!(says(&unknown, false, "AUTH open"), "CLIENT REPLY ON");
+        assert_eq!(
+            says(&unknown, false, "HELLO 3 AUTH default open SETNAME me"),
+            "HELLO 3 SETNAME me"
+        );
+    }
+
+    #[test]
+    fn who_does_not_know_it_is_told_so_and_nothing_is_handed_on() {
+        for guard in [guard(None), guard(Some(("gate", "secret")))] {
+            for (command, code) in [
+                ("AUTH shut", "-WRONGPASS"),
+                ("AUTH secret", "-WRONGPASS"),
+                ("AUTH gate secret", "-WRONGPASS"),
+                ("AUTH gate open", "-WRONGPASS"),
+                ("AUTH DEFAULT open", "-WRONGPASS"),
+                ("AUTH", "-ERR"),
+                ("AUTH default open more", "-ERR"),
+                ("HELLO 3 AUTH default shut", "-WRONGPASS"),
+                ("HELLO 3 AUTH gate secret", "-WRONGPASS"),
+                ("HELLO 3 AUTH default open AUTH gate secret", "-WRONGPASS"),
+                ("HELLO 3 AUTH default", "-ERR"),
+                ("HELLO 3 OTHER AUTH default open", "-ERR"),
+                ("HELLO 4 AUTH default open", "-NOPROTO"),
+                ("HELLO three AUTH default open", "-ERR"),
+            ] {
+                assert_eq!(says(&guard, false, command), code, "{command}");
+                assert_eq!(says(&guard, true, command), code, "{command}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_hello_without_credentials_is_for_who_is_in() {
+        let guard = guard(None);
+        for command in ["HELLO", "HELLO 3", "HELLO 2 SETNAME AUTH"] {
+            assert_eq!(says(&guard, false, command), "-NOAUTH", "{command}");
+            assert_eq!(says(&guard, true, command), command);
+        }
+    }
+}

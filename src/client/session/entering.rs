@@ -1,0 +1,104 @@
+//! Where the gate has a password of its own, a client has to give it before anything else is done for it.
+//! Until then its commands are passed over as they come, so they take no memory, and each is
+//! answered `NOAUTH`.
+//!
+//! What changes who the client is (`AUTH`, `HELLO`, `RESET`) has its turn when everything before it is
+//! answered, and what follows waits for its reply: that tells whether the client is in.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Session, Turn};
+use crate::{
+    client::{
+        answer,
+        guard::{self, Guard},
+    },
+    limits::LOCK_COMMAND_BYTES,
+    resp::{Writer, arguments},
+};
+
+/// Refused by Redis whatever else is the case; in a transaction it ends that, too.
+const NO_LOGIN: &[u8] = b"*1\r\n$4\r\nAUTH\r\n";
+
+impl Session {
+    /// The client has to authenticate first.
+    pub(super) fn is_barred(&self) -> bool {
+        self.shared.guard.is_some() && !self.back.is_authenticated()
+    }
+
+    /// The command, whose name was read, is for the guard.
+    pub(super) fn is_for_the_guard(&self) -> bool {
+        self.shared.guard.is_some()
+            && match self.scanner.name() {
+                b"AUTH" | b"HELLO" | b"RESET" => true,
+                b"QUIT" => self.is_barred(),
+                _ => false,
+            }
+    }
+
+    /// Such a command has its turn.
+    pub(super) fn enter(&mut self, frame: Bytes) {
+        self.turn = Turn::Settling;
+        match self.scanner.name() {
+            b"QUIT" => {
+                self.answer_here("OK");
+                (self.left, self.closing) = (true, true);
+            }
+            b"RESET" if self.is_barred() && self.back.streams() && !self.back.is_used() => {
+                self.answer_here("RESET");
+            }
+            b"RESET" => self.hand_on(&frame, &[]),
+            _ => self.log_in(&frame),
+        }
+    }
+
+    /// Nothing behind need hear of it.
+    fn answer_here(&mut self, status: &str) {
+        self.silent = self.back.silences();
+        self.write_answer(|out, protocol| Writer::new(out, protocol).status(status));
+    }
+
+    fn log_in(&mut self, frame: &Bytes) {
+        let command = arguments(frame, LOCK_COMMAND_BYTES).unwrap_or_default();
+        let admitted = match &self.shared.guard {
+            Some(guard) => guard.admit(&command, !self.is_barred()),
+            None => Ok(command.clone()),
+        };
+        match admitted {
+            Ok(handed_on) if handed_on == command => self.hand_on(frame, &command),
+            // There Redis does not answer by what it makes of a command.
+            _ if self.back.takes_lock_commands() => {
+                self.hand_on(NO_LOGIN, &[Bytes::from_static(b"AUTH")])
+            }
+            Ok(handed_on) => {
+                let guard = self.shared.guard.as_ref();
+                let known = guard.is_some_and(Guard::has_own);
+                let says = if known { &handed_on[..] } else { &[] };
+                self.hand_on(&guard::frame(&handed_on), says);
+            }
+            Err(text) => {
+                self.silent = self.back.silences();
+                self.write_answer(|out, protocol| answer::error(out, protocol, &text));
+            }
+        }
+    }
+
+    /// Goes to whatever stands behind, in the place of the command just read. To Redis it says who the
+    /// client is, or, where it `says` nothing, that it is nobody.
+    fn hand_on(&mut self, command: &[u8], says: &[Bytes]) {
+        if self.back.streams() {
+            self.back
+                .pass_on(&mut BytesMut::from(command), command.len());
+            if let Err(error) = self.back.sent_login(&self.scanner, says) {
+                self.fail(format!("ERR {error}"));
+            }
+            return;
+        }
+        let command = Bytes::copy_from_slice(command);
+        if let Ok(arguments) = arguments(&command, LOCK_COMMAND_BYTES) {
+            self.back
+                .answer(&arguments, &mut self.client.outbox, &self.shared);
+            self.back.entered(&arguments);
+        }
+    }
+}

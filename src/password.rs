@@ -1,0 +1,52 @@
+//! The gate's own password. Only its hash is kept, as Redis does: nothing can print what is not there.
+
+use std::fmt;
+
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use subtle::ConstantTimeEq;
+
+/// Longest password, in bytes (Redis's own limit for `requirepass`).
+pub const PASSWORD_BYTES: usize = 512;
+
+/// A password that clients have to know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password([u8; SHA256_OUTPUT_LEN]);
+
+impl Password {
+    /// This one.
+    pub fn new(password: &[u8]) -> Self {
+        Self(hash(password))
+    }
+
+    /// Whether this is it; the time that takes tells nothing but how long it is.
+    pub fn is(&self, given: &[u8]) -> bool {
+        self.0.ct_eq(&hash(given)).into()
+    }
+}
+
+fn hash(password: &[u8]) -> [u8; SHA256_OUTPUT_LEN] {
+    let mut hash = [0; SHA256_OUTPUT_LEN];
+    hash.copy_from_slice(digest(&SHA256, password).as_ref());
+    hash
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(not shown)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_password_is_the_password() {
+        let password = Password::new(b"hunter2");
+        assert!(password.is(b"hunter2"));
+        for other in [&b"hunter"[..], b"hunter22", b"Hunter2", b"hunter2\0", b""] {
+            assert!(!password.is(other), "{other:?}");
+        }
+        assert!(!format!("{password:?}").contains("hunter"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Protected mode. "Elsewhere" is an address beside the loopback, in a network that the test makes for
+//! itself: there the test runs once more, as the only one.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    process::Command,
+};
+
+use crate::support::{
+    Authority, Client, Lockgate, Machine, RedisServer, Value, eventually, free_address, text,
+};
+
+/// An address of the documentation's: nobody's.
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 77));
+
+/// Makes that an address of the network that this is run in, and goes on.
+const NETWORK: &str =
+    "ip link set lo up && ip address add 198.51.100.77/32 dev lo && exec \"$0\" \"$@\"";
+
+/// Set where the network is one of the test's own.
+const OWN: &str = "A_NETWORK_OF_ITS_OWN";
+
+/// Whether this is run in a network of its own; if not, it has been, as the test of this name.
+fn in_a_network_of_its_own(test: &str) -> bool {
+    if std::env::var_os(OWN).is_some() {
+        return true;
+    }
+    let _machine = Machine::shared();
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--net", "sh", "-c", NETWORK])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("protected::{test}"), "--nocapture"])
+        .env(OWN, "yes")
+        .output()
+        .expect("unshare starts; it is part of util-linux");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "{said}");
+    false
+}
+
+/// A gate for everybody.
+fn gate(flags: &[&str], environment: &[(&str, &str)]) -> Lockgate {
+    Lockgate::start_at("0.0.0.0:0", flags, environment)
+}
+
+fn from_here(gate: &Lockgate) -> Client {
+    let port = gate.address().port();
+    Client::connect(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
+}
+
+fn from_elsewhere(gate: &Lockgate) -> Client {
+    Client::connect(SocketAddr::new(ELSEWHERE, gate.address().port()))
+}
+
+#[track_caller]
+fn is_refused(mut client: Client, with: &str) {
+    let reply = client.read_reply();
+    assert!(reply.error().starts_with(with), "{reply:?}");
+    client.is_closed_by_the_server();
+}
+
+const DENIED: &str = "DENIED lockgate is running in protected mode because";
+
+#[test]
+fn who_comes_from_elsewhere_is_refused_where_nobody_asks_for_a_password() {
+    if !in_a_network_of_its_own(
+        "who_comes_from_elsewhere_is_refused_where_nobody_asks_for_a_password",
+    ) {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    for flags in [&[][..], &["--upstream", &redis.url()]] {
+        let gate = gate(flags, &[]);
+        is_refused(from_elsewhere(&gate), DENIED);
+        eventually("the log says so", || {
+            gate.log()
+                .contains("protected mode: clients from elsewhere")
+        });
+        assert_eq!(from_here(&gate).say("PING"), "PONG");
+        assert_eq!(from_here(&gate).say("TRYLOCK k TOKEN t"), "t");
+    }
+}
+
+#[test]
+fn a_password_of_the_gate_or_the_operators_word_lets_in_who_comes_from_elsewhere() {
+    if !in_a_network_of_its_own(
+        "a_password_of_the_gate_or_the_operators_word_lets_in_who_comes_from_elsewhere",
+    ) {
+        return;
+    }
+    let with_password = gate(&[], &[("LOCKGATE_AUTH_PASSWORD", "secret")]);
+    let mut client = from_elsewhere(&with_password);
+    assert!(client.say("PING").error().starts_with("NOAUTH "));
+    assert_eq!(client.say("AUTH secret"), "OK");
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    let unprotected = gate(&[], &[("LOCKGATE_PROTECTED_MODE", "false")]);
+    assert_eq!(from_elsewhere(&unprotected).say("PING"), "PONG");
+}
+
+/// To Redis every client of the gate looks local, so it is the gate that has to look.
+#[test]
+fn a_password_of_redis_counts_as_long_as_it_has_one() {
+    if !in_a_network_of_its_own("a_password_of_redis_counts_as_long_as_it_has_one") {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    // The gate's own credentials are not what clients are asked for.
+    let url = format!("redis://default:secret@{}", redis.address());
+    let gate = gate(&["--upstream", &url], &[]);
+    is_refused(from_elsewhere(&gate), DENIED);
+    let mut admin = redis.client();
+    assert_eq!(admin.say("CONFIG SET requirepass secret"), "OK");
+    eventually("it is noticed", || {
+        let mut client = from_elsewhere(&gate);
+        // Whoever is refused hears so unasked.
+        client.send(&["AUTH", "secret"]);
+        client.try_read().is_ok_and(|reply| reply == "OK")
+    });
+    let mut client = from_elsewhere(&gate);
+    assert!(client.say("GET a").error().starts_with("NOAUTH "));
+    assert_eq!(client.say("AUTH secret"), "OK");
+    assert_eq!(client.say("SET a 1"), "OK");
+    assert_eq!(admin.call(&["CONFIG", "SET", "requirepass", ""]), "OK");
+    eventually("it is noticed again", || {
+        let mut client = from_elsewhere(&gate);
+        client.send(&["PING"]);
+        client
+            .try_read()
+            .is_ok_and(|reply| matches!(&reply, Value::Error(text) if text.starts_with("DENIED")))
+    });
+    assert_eq!(client.say("GET a"), "1", "who was let in stays");
+}
+
+#[test]
+fn where_redis_cannot_be_asked_nobody_from_elsewhere_is_let_in() {
+    if !in_a_network_of_its_own("where_redis_cannot_be_asked_nobody_from_elsewhere_is_let_in") {
+        return;
+    }
+    let url = format!("redis://{}", free_address());
+    let gate = gate(&["--upstream", &url], &[]);
+    is_refused(from_elsewhere(&gate), "UPSTREAM no connection to Redis");
+}
+
+#[test]
+fn who_has_shown_a_certificate_is_let_in_with_tls_alone() {
+    if !in_a_network_of_its_own("who_has_shown_a_certificate_is_let_in_with_tls_alone") {
+        return;
+    }
+    let authority = Authority::new();
+    let pair = authority.issue("gate", "198.51.100.77");
+    let own = authority.issue("client", "somebody");
+    let ca = authority.file();
+    let files = [
+        ("LOCKGATE_TLS_LISTEN", "0.0.0.0:0"),
+        ("LOCKGATE_TLS_CERTIFICATE", text(&pair.certificate)),
+        ("LOCKGATE_TLS_KEY", text(&pair.key)),
+        ("LOCKGATE_TLS_CLIENT_CA", text(&ca)),
+    ];
+    let start = |how| {
+        gate(
+            &[],
+            &[&files[..], &[("LOCKGATE_TLS_CLIENT_CERTIFICATES", how)]].concat(),
+        )
+    };
+    let connect = |gate: &Lockgate| {
+        let address = SocketAddr::new(ELSEWHERE, gate.tls_address().port());
+        Client::try_connect_tls(address, &authority.client(Some(&own))).unwrap()
+    };
+    let required = start("required");
+    assert_eq!(connect(&required).say("PING"), "PONG");
+    // Beside it there is no such door.
+    is_refused(from_elsewhere(&required), DENIED);
+    let optional = start("optional");
+    is_refused(connect(&optional), DENIED);
+}
