@@ -261,12 +261,7 @@ impl Session {
         let rest = std::mem::take(&mut self.client.inbox).freeze();
         self.client.ended = true;
         (self.scanned, self.passing) = (0, 0);
-        let barred = self.is_barred();
-        let run = |command: &Command| {
-            if !barred {
-                drop(self.start(command));
-            }
-        };
+        let run = |command: &Command| drop(self.start(command));
         if let Turn::Next(frame) = &turn {
             Ahead::default().each_unlock(frame, &self.shared.bounds, run);
         }
