@@ -79,8 +79,8 @@ pub struct Places {
     due: BTreeSet<(Time, PlaceNo, Option<RequestId>)>,
     /// Requests that do not wait, only for the question on its way.
     tries: BTreeSet<(PlaceNo, RequestId)>,
-    /// Requests with somebody's `UNLOCK` behind them.
-    blocked: BTreeSet<(PlaceNo, RequestId)>,
+    /// Requests with somebody's `UNLOCK` behind them, by its token: thousands may stand behind each.
+    blocked: BTreeSet<(Token, PlaceNo, RequestId)>,
     requests: usize,
 }
 
@@ -98,6 +98,11 @@ impl Places {
     /// Requests that wait.
     pub fn requests(&self) -> usize {
         self.requests
+    }
+
+    /// Places kept for tokens whose connection closed.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
     }
 
     /// The place that came first.
@@ -263,8 +268,8 @@ impl Places {
         if let Some(place) = self.taken.get_mut(&no)
             && let Some(waiting) = place.requests.iter_mut().find(|w| w.request == request)
         {
-            waiting.behind.push(held_by);
-            self.blocked.insert((no, request));
+            waiting.behind.push(held_by.clone());
+            self.blocked.insert((held_by, no, request));
         }
     }
 
@@ -274,21 +279,12 @@ impl Places {
         holder: &Token,
         of: impl Fn(UserId) -> bool,
     ) -> Vec<RequestId> {
-        let waits_for_itself = |(no, request): &&(PlaceNo, RequestId)| {
-            let place = self.taken.get(no).filter(|place| of(place.user));
-            place.is_some_and(|place| {
-                place
-                    .requests
-                    .iter()
-                    .any(|w| w.request == *request && w.behind.contains(holder))
-            })
-        };
-        let found: Vec<_> = self
-            .blocked
-            .iter()
-            .filter(waits_for_itself)
-            .copied()
-            .collect();
+        let first = (holder.clone(), PlaceNo::MIN, RequestId(u64::MIN));
+        let last = (holder.clone(), PlaceNo::MAX, RequestId(u64::MAX));
+        let is_of = |no| self.taken.get(no).is_some_and(|place| of(place.user));
+        let found = self.blocked.range(first..=last);
+        let found = found.filter(|(_, no, _)| is_of(no));
+        let found: Vec<_> = found.map(|(_, no, request)| (*no, *request)).collect();
         found
             .into_iter()
             .filter(|(no, request)| self.leave_place(*no, *request, None))
@@ -431,6 +427,9 @@ impl Places {
             self.due.remove(&(due, no, Some(waiting.request)));
         }
         self.tries.remove(&(no, waiting.request));
-        self.blocked.remove(&(no, waiting.request));
+        for held_by in &waiting.behind {
+            let blocked = (held_by.clone(), no, waiting.request);
+            self.blocked.remove(&blocked);
+        }
     }
 }

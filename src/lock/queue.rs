@@ -227,8 +227,8 @@ impl Queue {
                 user,
                 token,
             } => {
-                self.places
-                    .leave(user, &token, request, Some(turn.keep_until()));
+                let keep_until = self.keep_until(&turn);
+                self.places.leave(user, &token, request, keep_until);
             }
             Event::StopWaiting {
                 request,
@@ -382,7 +382,7 @@ impl Queue {
             self.places.try_only(user, token, request);
         } else if self
             .places
-            .leave(user, token, request, Some(turn.keep_until()))
+            .leave(user, token, request, self.keep_until(turn))
         {
             turn.reply(request, Reply::Nil);
         }
@@ -407,6 +407,7 @@ impl Queue {
         let lease = lease.clone();
         if let (true, Some(no)) = (lease.explicit, lease.place)
             && self.places.of_owner(user, token).is_none()
+            && let Some(keep_until) = self.keep_until(turn)
         {
             // Its connection closed in the very moment of the grant: as if it closed before.
             let (token, lease_ms) = (token.clone(), lease.lease_ms);
@@ -417,7 +418,7 @@ impl Queue {
                 lease_ms,
                 requests: Vec::new(),
             };
-            self.places.keep(no, place, turn.keep_until());
+            self.places.keep(no, place, keep_until);
         }
         if !planted(Fault::UndeliveredKept) {
             self.give_away(&lease);
@@ -608,6 +609,12 @@ impl Queue {
         })
     }
 
+    /// Until when a place is kept for a client that is gone. None: as many are kept as may wait.
+    fn keep_until(&self, turn: &Turn<'_>) -> Option<Time> {
+        let has_room = self.places.kept() < turn.settings.max_waiters;
+        has_room.then(|| turn.now.plus_millis(turn.settings.return_ms))
+    }
+
     fn lease_of(&self, user: UserId, token: &Token) -> Option<Lease> {
         self.lease.clone().filter(|lease| lease.is_of(user, token))
     }
@@ -675,9 +682,5 @@ impl Turn<'_> {
 
     fn give_up_at(&self) -> Time {
         self.now.plus_millis(self.settings.answer_within_ms)
-    }
-
-    fn keep_until(&self) -> Time {
-        self.now.plus_millis(self.settings.return_ms)
     }
 }
