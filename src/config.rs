@@ -12,7 +12,10 @@ use bytes::Bytes;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    limits::{LEAST_BUFFER_BYTES, Limits, MOST_KEY_BYTES},
+    limits::{
+        LEAST_BUFFER_BYTES, LEAST_LOCK_COMMAND_BYTES, LEAST_TOKEN_BYTES, LOCK_COMMAND_BYTES,
+        Limits, OPTION_BYTES, TOKEN_BYTES,
+    },
     lock::{Settings, WriteBack},
     password::Password,
     store::redis::settings::LONGEST_PAUSE,
@@ -65,6 +68,8 @@ pub struct Config {
     pub drain: Duration,
     /// After what silence a client's machine is probed for life; zero is never.
     pub tcp_keepalive: Duration,
+    /// After what silence a client is closed, as Redis's `timeout`; zero is never.
+    pub idle_timeout: Duration,
     /// Put before the name of every lock to make its key in Redis.
     pub key_prefix: Bytes,
     /// The leases a client gets and may ask for.
@@ -187,6 +192,7 @@ impl Config {
             grace: grace(typed, shortest_grace)?,
             drain: duration(typed, "drain", "5s", Duration::ZERO..=HOUR)?,
             tcp_keepalive: duration(typed, "tcp_keepalive", "5m", Duration::ZERO..=HOUR)?,
+            idle_timeout: duration(typed, "idle_timeout", "0s", Duration::ZERO..=YEAR)?,
             timeout: duration(typed, "upstream.timeout", "2s", MILLISECOND..=HOUR)?,
             ping: duration(typed, "upstream.ping", "5s", MILLISECOND..=HOUR)?,
             idle: duration(typed, "upstream.idle", "1m", MILLISECOND..=DAY)?,
@@ -247,6 +253,18 @@ impl QueueTimes {
 fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
     let default = Limits::default();
     let buffer = LEAST_BUFFER_BYTES..=MOST_BUFFER_BYTES;
+    let token_bytes = number(
+        typed,
+        "limits.token_bytes",
+        default.token_bytes,
+        LEAST_TOKEN_BYTES..=TOKEN_BYTES,
+    )?;
+    let lock_command_bytes = number(
+        typed,
+        "limits.lock_command_bytes",
+        default.lock_command_bytes,
+        LEAST_LOCK_COMMAND_BYTES..=LOCK_COMMAND_BYTES,
+    )?;
     Ok(Limits {
         clients: number(typed, "limits.clients", default.clients, 1..=MOST)?,
         locks: number(typed, "limits.locks", default.locks, 1..=MOST)?,
@@ -267,8 +285,10 @@ fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
             typed,
             "limits.key_bytes",
             default.key_bytes,
-            1..=MOST_KEY_BYTES,
+            1..=lock_command_bytes - token_bytes - OPTION_BYTES,
         )?,
+        token_bytes,
+        lock_command_bytes,
         kept_commands: number(
             typed,
             "limits.kept_commands",

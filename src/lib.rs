@@ -18,6 +18,7 @@
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
 //! | [`password`] | the gate's own password |
 //! | [`files`] | how many files, and so clients, the system allows |
+//! | [`counters`], [`seldom`] | what happened how often; what is not logged more than once a minute |
 //!
 //! Invariants, each held by a test:
 //! - `lock` does no I/O, reads no clock, draws no random number, and imports nothing of this crate
@@ -31,6 +32,7 @@
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod counters;
 pub mod error;
 pub mod files;
 pub mod gate;
@@ -40,6 +42,7 @@ pub mod lock;
 pub mod password;
 pub mod reload;
 pub mod resp;
+pub mod seldom;
 pub mod server;
 pub mod store;
 pub mod transport;
@@ -84,8 +87,6 @@ pub async fn run(
 ) -> Result<(), Error> {
     let again = certificates(&config)?;
     let listeners = listen(&config, again.clients.as_ref()).await?;
-    let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
-    let shared = Arc::new(shared(&config, again.upstream.clone(), port));
     for listener in &listeners {
         let how = if listener.is_secure() {
             "with TLS "
@@ -95,10 +96,23 @@ pub async fn run(
         info!(upstream = %config.upstream, "listening {how}on {listener}");
     }
     tokio::select! {
-        () = server::serve(listeners, shared, config.drain, shutdown) => {}
+        () = serve(&config, listeners, again.upstream.clone(), shutdown) => {}
         () = again.whenever(reload) => {}
     }
     Ok(())
+}
+
+/// Serves clients who come to these listeners, whatever the configuration says of where and how, until
+/// `shutdown` completes and they are done.
+pub async fn serve(
+    config: &Config,
+    listeners: Vec<Listener>,
+    tls: Option<Arc<TlsClient>>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
+    let shared = Arc::new(shared(config, tls, port));
+    server::serve(listeners, shared, config.drain, shutdown).await;
 }
 
 /// TLS, with the files that it takes.
@@ -189,17 +203,20 @@ fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
         protected_mode: config.protected_mode,
         bounds: Bounds {
             key_bytes: config.limits.key_bytes,
-            token_bytes: limits::TOKEN_BYTES,
+            token_bytes: config.limits.token_bytes,
+            command_bytes: config.limits.lock_command_bytes,
             min_lease_ms: config.leases.min_ms,
             max_lease_ms: config.leases.max_ms,
         },
         default_lease_ms: config.leases.default_ms,
         tcp_keepalive: config.tcp_keepalive,
+        idle_timeout: config.idle_timeout,
         limits: config.limits.clone(),
         port,
         started: clock::now(),
         run_id: run_id(),
         clients: AtomicUsize::new(0),
+        warnings: client::Warnings::default(),
     }
 }
 

@@ -7,7 +7,11 @@ pub use crate::resp::{ARGUMENTS, BULK_BYTES, LINE_BYTES};
 /// Longest token that proves ownership of a lock, in bytes. The shortest has one byte.
 pub const TOKEN_BYTES: usize = 256;
 
-/// Longest frame of a lock command, in bytes: a longer one is refused before it is buffered.
+/// Least value of `limits.token_bytes`: a UUID, which lockgate makes where a client names no token.
+pub const LEAST_TOKEN_BYTES: usize = 36;
+
+/// Longest frame that is read whole before it is known what to do with it, in bytes: a lock command, or
+/// an ordinary one that lockgate answers or adds to.
 pub const LOCK_COMMAND_BYTES: usize = 16 * 1024;
 
 /// Most arguments of a lock command, its name included.
@@ -49,10 +53,14 @@ pub struct Limits {
     /// Requests that wait for one lock; one more gets `-MAXWAITERS`.
     pub waiters: usize,
     /// Tokens that were released here and are remembered for the case that Redis brings them back;
-    /// about 200 bytes each.
+    /// about 200 bytes each, and the name of the lock.
     pub released_tokens: usize,
     /// Longest name of a lock, in bytes.
     pub key_bytes: usize,
+    /// Longest token that a client may name, in bytes.
+    pub token_bytes: usize,
+    /// Longest lock command, in bytes; a longer one is refused before it is buffered.
+    pub lock_command_bytes: usize,
     /// Commands kept behind a waiting `LOCK`; then lockgate stops reading from that client.
     pub kept_commands: usize,
     /// Bytes kept behind a waiting `LOCK`; then lockgate stops reading from that client.
@@ -71,6 +79,8 @@ impl Default for Limits {
             waiters: 10_000,
             released_tokens: 50_000,
             key_bytes: 1_024,
+            token_bytes: TOKEN_BYTES,
+            lock_command_bytes: LOCK_COMMAND_BYTES,
             kept_commands: 1_024,
             kept_bytes: 64 * 1024,
             relay_bytes: 256 * 1024,
@@ -82,8 +92,12 @@ impl Default for Limits {
 /// another one that has come in part.
 pub const LEAST_BUFFER_BYTES: usize = 2 * LOCK_COMMAND_BYTES;
 
-/// Largest value of `limits.key_bytes`: with its token and options a name must fit into a lock command.
-pub const MOST_KEY_BYTES: usize = LOCK_COMMAND_BYTES - TOKEN_BYTES - 1024;
+/// Bytes of a lock command beside its key and its token: by so much at least `limits.lock_command_bytes`
+/// is more than both.
+pub const OPTION_BYTES: usize = 1024;
+
+/// Least value of `limits.lock_command_bytes`.
+pub const LEAST_LOCK_COMMAND_BYTES: usize = 4 * 1024;
 
 const _: () = {
     assert!(
@@ -95,7 +109,7 @@ const _: () = {
         "the default of kept_bytes must be allowed"
     );
     assert!(
-        MOST_KEY_BYTES >= 1_024,
+        LEAST_LOCK_COMMAND_BYTES >= 1_024 + TOKEN_BYTES + OPTION_BYTES,
         "the default of key_bytes must be allowed"
     );
 };

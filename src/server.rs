@@ -79,7 +79,6 @@ async fn accept(
     draining: &watch::Receiver<bool>,
 ) {
     let mut next_id = 0;
-    let mut full = false;
     let mut first = 0;
     let entrance = Arc::new(Entrance {
         protected_mode: ProtectedMode::default(),
@@ -96,6 +95,7 @@ async fn accept(
         let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
+                shared.counters().failed_accepts.count();
                 log_refusal(&error);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -103,17 +103,14 @@ async fn accept(
         };
         while sessions.try_join_next().is_some() {}
         if sessions.len() >= shared.limits.clients {
-            if !full {
-                warn!(
-                    limit = shared.limits.clients,
-                    "max number of clients reached"
-                );
+            shared.counters().refused_clients.count();
+            if shared.warnings.full.is_due() {
+                let limit = shared.limits.clients;
+                warn!(limit, "max number of clients reached");
             }
-            full = true;
             tokio::spawn(refuse(accepted));
             continue;
         }
-        full = false;
         next_id += 1;
         let (shared, draining) = (Arc::clone(shared), draining.clone());
         let entrance = Arc::clone(&entrance);

@@ -17,7 +17,7 @@ use bytes::{Bytes, BytesMut};
 use super::command::{Bounds, Command, Verb, parse};
 use crate::{
     gate::Pending,
-    limits::{LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES},
+    limits::LOCK_COMMAND_ARGUMENTS,
     lock::Token,
     resp::{RequestScanner, Step, arguments},
 };
@@ -291,7 +291,7 @@ impl Kept {
 
 /// What the frame of a lock command wants. None: it is wrong.
 fn command_of(frame: &Bytes, bounds: &Bounds) -> Option<Command> {
-    if frame.len() > LOCK_COMMAND_BYTES {
+    if frame.len() > bounds.command_bytes {
         return None;
     }
     let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).ok()?;

@@ -96,6 +96,14 @@ impl Back {
         }
     }
 
+    /// Messages may come at any time.
+    pub(super) fn is_subscribed(&self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.state.subscriptions() > 0 || relay.state.uncountable(),
+            Self::Local(_) => false,
+        }
+    }
+
     /// Nothing that Redis says has been passed on in part.
     pub(super) fn is_between_replies(&self) -> bool {
         match self {

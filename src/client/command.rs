@@ -59,6 +59,12 @@ impl Verb {
     }
 }
 
+/// A command of this name, in upper case, is the beginning of an HTTP request: of one that a browser was made
+/// to send here by somebody else, most likely. Redis drops whoever sends it, and so does lockgate.
+pub fn is_cross_protocol(name: &[u8]) -> bool {
+    matches!(name, b"POST" | b"HOST:")
+}
+
 /// What a lock command asks for. Printing one shows no token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -116,6 +122,8 @@ pub struct Bounds {
     pub key_bytes: usize,
     /// Longest token, in bytes.
     pub token_bytes: usize,
+    /// Longest frame, in bytes: a longer one is refused unread.
+    pub command_bytes: usize,
     /// Shortest lease, in milliseconds.
     pub min_lease_ms: u64,
     /// Longest lease, in milliseconds.

@@ -5,6 +5,7 @@
 //! - [`back`]: what stands behind the client: [`relay`], its connection to Redis, or [`local`].
 //! - [`address`]: how connections to Redis are opened.
 //! - [`held`]: the leases bound to its connection.
+//! - [`idle`]: how long nothing was heard of it.
 //! - [`pipe`]: one socket with its buffers.
 //! - [`answer`]: the replies to lock commands.
 //!
@@ -32,8 +33,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::{
-    clock, error, gate::Gate, identity::Users, limits::Limits, lock::Time,
-    transport::stream::Stream,
+    clock, counters::Counters, error, gate::Gate, identity::Users, limits::Limits, lock::Time,
+    seldom::Seldom, transport::stream::Stream,
 };
 
 pub mod address;
@@ -45,6 +46,7 @@ pub mod command;
 pub mod glob;
 pub mod guard;
 mod held;
+mod idle;
 pub mod local;
 mod pipe;
 pub mod relay;
@@ -83,6 +85,8 @@ pub struct Shared {
     pub default_lease_ms: u64,
     /// After what silence a client's machine is probed for life; zero is never.
     pub tcp_keepalive: Duration,
+    /// After what silence a client is closed, as Redis's `timeout`; zero is never.
+    pub idle_timeout: Duration,
     /// The bounds.
     pub limits: Limits,
     /// The port that clients connect to; 0 where there is none.
@@ -93,13 +97,31 @@ pub struct Shared {
     pub run_id: String,
     /// Clients connected now.
     pub clients: AtomicUsize,
+    /// What is logged seldom.
+    pub warnings: Warnings,
+}
+
+/// What clients can bring about as often as they like.
+#[derive(Debug, Default)]
+pub struct Warnings {
+    /// As many clients as there may be.
+    pub full: Seldom,
+    /// Somebody speaks HTTP.
+    pub cross_protocol: Seldom,
+    /// It is not clear whose reply Redis sent.
+    pub uncountable: Seldom,
 }
 
 impl Shared {
     fn locks(&self, database: u32, pattern: Option<Bytes>, count: Option<usize>) -> Vec<Bytes> {
         let matches = |name: &[u8]| pattern.as_ref().is_none_or(|p| glob::matches(p, name));
-        self.gate
-            .locks(database, count.unwrap_or(LOCKS_COUNT), matches)
+        let (count, most_bytes) = (count.unwrap_or(LOCKS_COUNT), self.limits.relay_bytes);
+        self.gate.locks(database, count, most_bytes, matches)
+    }
+
+    /// What is counted.
+    pub fn counters(&self) -> &Counters {
+        self.gate.counters()
     }
 
     fn unreachable(&self, error: &io::Error) -> String {
@@ -117,6 +139,7 @@ impl Shared {
             max_clients: self.limits.clients,
             waiters: self.gate.waiters(),
             locks: self.gate.known(),
+            counters: self.counters(),
             upstream: self.upstream.as_ref().map(|address| &*address.endpoint),
         }
     }

@@ -31,6 +31,7 @@ use super::{
     answer,
     back::Back,
     held::Held,
+    idle::Idle,
     pipe::{Pipe, with_space},
     relay::Broken,
 };
@@ -95,6 +96,14 @@ pub(super) struct Session {
     watch: Option<Pin<Box<Sleep>>>,
     /// When to give up what still runs for a client that closed.
     linger: Option<Pin<Box<Sleep>>>,
+    /// How long nothing was heard of the client, where that has a limit.
+    idle: Option<Box<Idle>>,
+    /// It asked for much: before it gets more, others have their turn.
+    yields: bool,
+    /// It is not read from because of what is kept behind a `LOCK`.
+    kept_full: bool,
+    /// One side is not read from because of what waits for the other.
+    relay_full: bool,
 }
 
 /// What is known of the frame being read.
@@ -136,6 +145,8 @@ enum Turn {
     Refusing(String),
     /// An error to close with, once everything before it is answered.
     Failing(String),
+    /// The end, without a word, once everything before it is answered.
+    Dropping,
 }
 
 struct Running {
@@ -163,6 +174,7 @@ impl Session {
         let back = Back::new(&shared, &stream, peer, id);
         stream.probe_after(shared.tcp_keepalive)?;
         let client = Pipe::new(stream)?;
+        let idle = Idle::new(shared.idle_timeout);
         Ok(Self {
             who: gate::Client {
                 user: UserId::ANONYMOUS,
@@ -189,6 +201,10 @@ impl Session {
             waited_ms: 0,
             watch: None,
             linger: None,
+            idle,
+            yields: false,
+            kept_full: false,
+            relay_full: false,
         })
     }
 
@@ -198,6 +214,7 @@ impl Session {
     /// sessions that have something to do have had theirs. So what many clients send at a time
     /// reaches Redis in one go, and in the order in which it came, and Redis wakes up once for all of it.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.yields = false;
         self.write(cx);
         self.back.flush(cx);
         let mut moved = self.read(cx);
@@ -205,6 +222,7 @@ impl Session {
         moved |= self.exchange(cx);
         moved |= self.look_for_close(cx);
         moved |= self.tell_lost(cx);
+        moved |= self.look_for_silence(cx);
         if self.is_over() {
             if self.left {
                 self.held.release();
@@ -293,6 +311,9 @@ impl Session {
             true
         });
         self.left |= self.client.ended;
+        if is_ready && let Some(idle) = &mut self.idle {
+            idle.heard();
+        }
         is_ready
     }
 
@@ -305,6 +326,9 @@ impl Session {
         let flushed = self.client.poll_flush(cx);
         if self.client.outbox.len() < before {
             self.linger = None;
+            if let Some(idle) = &mut self.idle {
+                idle.heard();
+            }
         }
         match flushed {
             Poll::Ready(Ok(())) => {
@@ -342,7 +366,12 @@ impl Session {
         }
         if self.reads() || matches!(self.turn, Turn::Open) {
             self.watch = None;
+            self.kept_full = false;
             return false;
+        }
+        if !self.kept_full && !self.client.ended {
+            self.kept_full = true;
+            self.shared.counters().held_back_behind_locks.count();
         }
         let watch = self
             .watch
@@ -351,8 +380,30 @@ impl Session {
             return false;
         }
         self.watch = None;
-        self.client.ended = self.client.is_closed_behind_unread();
-        self.left |= self.client.ended;
+        let closed = self.client.is_closed_behind_unread();
+        self.client.ended |= closed;
+        self.left |= closed;
+        true
+    }
+
+    /// A client of which nothing was heard for long is closed, as Redis does it: not one that waits for
+    /// something, be it a lock, a reply or a message, nor one that holds a lock by its connection.
+    fn look_for_silence(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(idle) = &mut self.idle else {
+            return false;
+        };
+        if self.closing || idle.poll_silent(cx).is_pending() {
+            return false;
+        }
+        // What is owed to a client that takes nothing is owed by its own fault.
+        let owed = !self.back.is_settled() && self.client.outbox.is_empty();
+        let waits = !matches!(self.turn, Turn::Open) || owed || self.back.is_subscribed();
+        if waits || self.held.any() {
+            idle.heard();
+        } else {
+            self.shared.counters().closed_idle_clients.count();
+            self.closing = true;
+        }
         true
     }
 
@@ -397,6 +448,11 @@ impl Session {
             self.back.close_writing();
         }
         let most = self.shared.limits.relay_bytes;
+        let is_full = self.client.outbox.len() >= most || self.back.backlog() >= most;
+        if is_full && !self.relay_full {
+            self.shared.counters().held_back_relays.count();
+        }
+        self.relay_full = is_full;
         match self.back.poll(cx, &mut self.client, most, &self.shared) {
             Ok(moved) => {
                 if self.back.has_ended() && !self.closing {
@@ -408,13 +464,16 @@ impl Session {
             }
             Err(broken) => {
                 match &broken {
-                    Broken::Unreachable(error) => answer::error(
-                        &mut self.client.outbox,
-                        self.back.protocol(),
-                        &self.shared.unreachable(error),
-                    ),
+                    Broken::Unreachable(error) => {
+                        self.shared.counters().unreachable_upstream.count();
+                        let text = self.shared.unreachable(error);
+                        answer::error(&mut self.client.outbox, self.back.protocol(), &text);
+                    }
                     Broken::Uncountable(error) => {
-                        warn!(client = %self.who.label, %error, "closing a client's connection");
+                        self.shared.counters().uncountable_replies.count();
+                        if self.shared.warnings.uncountable.is_due() {
+                            warn!(client = %self.who.label, %error, "closing a client's connection");
+                        }
                     }
                 }
                 self.abandon();
@@ -429,7 +488,7 @@ impl Session {
     /// Takes turns as far as they go. Returns whether there was any.
     fn go_on(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
-        while !self.closing && self.take_turn(cx) {
+        while !self.closing && !self.yields && self.take_turn(cx) {
             moved = true;
         }
         moved
@@ -481,6 +540,13 @@ impl Session {
                 }
                 self.silent = self.back.silences();
                 self.write_answer(|out, protocol| answer::error(out, protocol, &text));
+                self.closing = true;
+                true
+            }
+            Turn::Dropping => {
+                if !self.back.is_settled() {
+                    return self.stay(Turn::Dropping);
+                }
                 self.closing = true;
                 true
             }

@@ -144,6 +144,7 @@ fn each_key_of_the_file_does_what_it_says() {
             log = "warn,lockgate=debug"
             drain = "18ms"
             tcp_keepalive = "19s"
+            idle_timeout = "20s"
             unixsocket = "/run/gate.sock"
             unixsocketperm = 660
             protected_mode = false
@@ -168,6 +169,8 @@ fn each_key_of_the_file_does_what_it_says() {
             waiters = 17
             released_tokens = 20
             key_bytes = 18
+            token_bytes = 40
+            lock_command_bytes = 5000
             kept_commands = 19
             kept_bytes = 100_000
             relay_bytes = 200_000
@@ -200,6 +203,7 @@ fn each_key_of_the_file_does_what_it_says() {
     assert_eq!(config.grace, Duration::from_secs(2));
     assert_eq!(config.drain, Duration::from_millis(18));
     assert_eq!(config.tcp_keepalive, Duration::from_secs(19));
+    assert_eq!(config.idle_timeout, Duration::from_secs(20));
     assert_eq!(&config.key_prefix[..], b"p:");
     assert_eq!(
         config.leases,
@@ -231,6 +235,8 @@ fn each_key_of_the_file_does_what_it_says() {
         waiters: 17,
         released_tokens: 20,
         key_bytes: 18,
+        token_bytes: 40,
+        lock_command_bytes: 5_000,
         kept_commands: 19,
         kept_bytes: 100_000,
         relay_bytes: 200_000,

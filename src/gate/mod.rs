@@ -12,7 +12,8 @@
 //! for nobody.
 
 use std::{
-    collections::HashMap,
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, Weak,
@@ -31,6 +32,7 @@ use tokio::{
 
 use crate::{
     clock,
+    counters::Counters,
     limits::Limits,
     lock::{
         Action, Event, LinkId, LockRequest, Question, QuestionId, Queue, Refusal, Reply, RequestId,
@@ -51,12 +53,16 @@ use timers::Timers;
 /// microseconds apart: 5,000 a second.
 const REASK_SPACING_MICROS: u64 = 200;
 
+/// What a name costs in a list beside its bytes: `$1024\r\n` and `\r\n`.
+const NAME_OVERHEAD_BYTES: usize = 10;
+
 /// Queues that are told of a loss of data before other tasks get their turn.
 const TOLD_AT_A_TIME: usize = 100;
 
 /// Where clients wait for locks. Cheap to share; it ends with its last [`Arc`].
 pub struct Gate {
-    queues: DashMap<LockName, Entry>,
+    /// Boxed, since the table has more places than it uses, and for a moment twice as many while it grows.
+    queues: DashMap<LockName, Box<Entry>>,
     /// As many as `queues` has, without asking every shard of it.
     known: AtomicUsize,
     /// As many as all queues have callers.
@@ -66,6 +72,7 @@ pub struct Gate {
     store: Arc<dyn Store>,
     settings: Settings,
     limits: Limits,
+    counters: Counters,
     released: Released,
     next_request: AtomicU64,
     seeds: RandomState,
@@ -168,6 +175,7 @@ impl Gate {
                 WriteBack::All | WriteBack::Session => limits.released_tokens,
             }),
             limits,
+            counters: Counters::new(),
             next_request: AtomicU64::new(0),
             seeds: RandomState::new(),
             runtime: Handle::current(),
@@ -195,6 +203,7 @@ impl Gate {
         reply_to.mailbox.clone_from(&wish.session);
         let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
         if full && !self.queues.contains_key(&name) {
+            self.counters.refused(&Refusal::TooManyLocks);
             self.refuse_one_more(name, reply_to);
             return pending;
         }
@@ -300,27 +309,44 @@ impl Gate {
     }
 
     /// `LOCKS`: the locks of a database that are held or waited for here and whose name `matches`,
-    /// most waiters first, `count` at most.
+    /// most waiters first, `count` at most, and no more than have `most_bytes` together.
     pub fn locks(
         &self,
         database: u32,
         count: usize,
+        most_bytes: usize,
         matches: impl Fn(&[u8]) -> bool,
     ) -> Vec<Bytes> {
         let now = clock::now();
-        let mut found: Vec<(usize, Bytes)> = self
-            .queues
-            .iter()
-            .filter(|entry| entry.key().database == database && matches(&entry.key().key))
-            .filter_map(|entry| {
-                let here = entry.queue.snapshot(now);
-                let shown = here.waiters > 0 || here.held_here_ms.is_some();
-                shown.then(|| (here.waiters, entry.key().key.clone()))
-            })
-            .collect();
-        found.sort_unstable_by(|one, other| other.0.cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
-        found.truncate(count);
-        found.into_iter().map(|(_, name)| name).collect()
+        let count = count.min(most_bytes / NAME_OVERHEAD_BYTES);
+        // Of those found so far, the one that is shown last is on top.
+        let mut found: BinaryHeap<(Reverse<usize>, Bytes)> = BinaryHeap::new();
+        for entry in &self.queues {
+            let LockName { database: its, key } = entry.key();
+            if *its != database || !matches(key) {
+                continue;
+            }
+            let here = entry.queue.snapshot(now);
+            if here.waiters > 0 || here.held_here_ms.is_some() {
+                found.push((Reverse(here.waiters), key.clone()));
+                if found.len() > count {
+                    found.pop();
+                }
+            }
+        }
+        let mut left = most_bytes;
+        let fits = |name: &Bytes| {
+            let after = left.checked_sub(name.len() + NAME_OVERHEAD_BYTES);
+            left = after.unwrap_or(left);
+            after.is_some()
+        };
+        let found = found.into_sorted_vec().into_iter().map(|(_, name)| name);
+        found.take_while(fits).collect()
+    }
+
+    /// What is counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Locks this gate knows of: held, waited for, asked about, or known to be held elsewhere.
@@ -380,7 +406,7 @@ impl Gate {
                     entry::Entry::Occupied(entry) => entry.into_ref(),
                     entry::Entry::Vacant(entry) => {
                         self.known.fetch_add(1, Ordering::Relaxed);
-                        entry.insert(Entry::new(self.seeds.hash_one(name)))
+                        entry.insert(Box::new(Entry::new(self.seeds.hash_one(name))))
                     }
                 };
                 if let Some(request) = event.request() {
@@ -430,6 +456,9 @@ impl Gate {
                     };
                     let blind = entry.queue.is_blind();
                     let reply = self.explained(name, caller.user, reply, blind);
+                    if let Reply::Refused(refusal) = &reply {
+                        self.counters.refused(refusal);
+                    }
                     if let Reply::Granted { session, .. } = &reply {
                         entry.holder = Some(Arc::clone(&caller.label));
                         let mailbox = caller.mailbox.take().filter(|_| *session);
@@ -454,7 +483,11 @@ impl Gate {
                         let _ = mailbox.send(SessionOver { request, lost });
                     }
                 }
-                Action::Released { token, over_at } => self.released.remember(name, token, over_at),
+                Action::Released { token, over_at } => {
+                    if !self.released.remember(name, token, over_at) {
+                        self.counters.forgotten_released_tokens.count();
+                    }
+                }
             }
         }
         let wake_at = entry.queue.wake_at();
@@ -467,6 +500,10 @@ impl Gate {
 
     fn take_caller(&self, entry: &mut Entry, request: RequestId) -> Option<Caller> {
         let caller = entry.callers.remove(&request)?;
+        if entry.callers.is_empty() {
+            // Most locks are held most of the time, and nobody waits.
+            entry.callers = HashMap::new();
+        }
         self.calling.fetch_sub(1, Ordering::Relaxed);
         Some(caller)
     }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use crate::{
+    clock,
     lock::{Time, Token},
     store::LockName,
 };
@@ -27,16 +28,18 @@ impl Released {
         }
     }
 
-    /// A token was released whose lease would have been over at this moment.
-    pub(super) fn remember(&self, name: &LockName, token: Token, over_at: Time) {
+    /// A token was released whose lease would have been over at this moment. False where an older one
+    /// was forgotten for it before its time.
+    pub(super) fn remember(&self, name: &LockName, token: Token, over_at: Time) -> bool {
         if self.most == 0 {
-            return;
+            return true;
         }
         let mut kept = self.kept();
-        if kept.len() >= self.most {
-            kept.pop_front();
-        }
+        let forgotten = (kept.len() >= self.most)
+            .then(|| kept.pop_front())
+            .flatten();
         kept.push_back((name.clone(), token, over_at));
+        forgotten.is_none_or(|(.., over_at)| over_at <= clock::now())
     }
 
     /// Those that the store may still have, by lock.

@@ -18,6 +18,7 @@ mod catalog;
 mod crowd;
 mod faults;
 mod headline;
+mod hostile;
 mod identity;
 mod leaving;
 mod nonsense;

@@ -91,6 +91,15 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// One of these.
+    pub(crate) fn of(redis: Option<RedisServer>, gate: Lockgate, machine: Machine) -> Self {
+        Self {
+            redis,
+            gate,
+            _machine: machine,
+        }
+    }
+
     pub(crate) fn embedded(machine: Machine) -> Self {
         Self {
             redis: None,

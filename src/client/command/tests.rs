@@ -5,6 +5,7 @@ use crate::client::testing::{Redis, Value};
 
 const BOUNDS: Bounds = Bounds {
     key_bytes: 32,
+    command_bytes: 16 * 1024,
     token_bytes: 8,
     min_lease_ms: 10,
     max_lease_ms: 60_000,

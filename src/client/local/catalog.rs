@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     client::table::{self, Entry, INFO_FIELDS, LOCK_COMMANDS, ORDINARY_COMMANDS},
+    limits::AMENDED_ENTRIES,
     resp::Writer,
 };
 
@@ -33,6 +34,10 @@ pub(super) fn write_all(out: &mut Writer<'_>) {
 pub(super) fn write(subcommand: &str, rest: &[Bytes], out: &mut Writer<'_>) {
     match subcommand {
         "count" => out.integer(i64::try_from(commands().count()).unwrap_or(i64::MAX)),
+        // What is told of a name is hundreds of times as long as the name.
+        "info" | "docs" if rest.len() > AMENDED_ENTRIES => {
+            out.error(format!("ERR at most {AMENDED_ENTRIES} names at a time"));
+        }
         "info" if rest.is_empty() => write_all(out),
         "info" => write_info(rest, out),
         "docs" => write_docs(rest, out),

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use super::{LOCKGATE_VERSION, REDIS_VERSION};
-use crate::{lock::Time, resp::Writer, transport::endpoint::Endpoint};
+use crate::{counters::Counters, lock::Time, resp::Writer, transport::endpoint::Endpoint};
 
 /// What this gate knows of itself when a command comes.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +28,8 @@ pub struct Facts<'a> {
     pub waiters: usize,
     /// Locks held or waited for at this gate.
     pub locks: usize,
+    /// What happened how often.
+    pub counters: &'a Counters,
     /// The Redis where the locks live; none where they live in this process.
     pub upstream: Option<&'a Endpoint>,
 }
@@ -136,5 +138,9 @@ fn lockgate(text: &mut String, facts: &Facts<'_>) -> std::fmt::Result {
     write!(text, "lockgate_clients:{}\r\n", facts.clients)?;
     write!(text, "lockgate_maxclients:{}\r\n", facts.max_clients)?;
     write!(text, "lockgate_locks:{}\r\n", facts.locks)?;
-    write!(text, "lockgate_waiters:{}\r\n", facts.waiters)
+    write!(text, "lockgate_waiters:{}\r\n", facts.waiters)?;
+    for (name, _, value) in facts.counters.each() {
+        write!(text, "lockgate_{name}:{value}\r\n")?;
+    }
+    Ok(())
 }

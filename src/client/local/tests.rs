@@ -3,14 +3,19 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::client::testing::{Connection, Redis, Value};
+use crate::{
+    client::testing::{Connection, Redis, Value},
+    counters::Counters,
+};
 
 /// What `COMMAND` says.
 mod catalog;
 /// redis-cli as a client.
 mod cli;
 
-const FACTS: Facts<'static> = Facts {
+static COUNTERS: Counters = Counters::new();
+
+static FACTS: Facts<'static> = Facts {
     now: Time::from_millis(90_061_000),
     started: Time::from_millis(0),
     run_id: "0123456789abcdef0123456789abcdef01234567",
@@ -19,6 +24,7 @@ const FACTS: Facts<'static> = Facts {
     max_clients: 10_000,
     waiters: 5,
     locks: 2,
+    counters: &COUNTERS,
     upstream: None,
 };
 

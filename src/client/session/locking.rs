@@ -14,11 +14,11 @@ use crate::{
     client::{
         ahead::Ahead,
         answer,
-        command::{Command, parse},
+        command::{Command, CommandError, parse},
     },
     error::{self, SHUTDOWN},
     gate::{Answer, Pending, Wish},
-    limits::{LOCK_COMMAND_ARGUMENTS, TOKEN_BYTES},
+    limits::LOCK_COMMAND_ARGUMENTS,
     lock::{Refusal, Token},
     resp::{Protocol, arguments},
     store::LockName,
@@ -51,9 +51,14 @@ impl Session {
 
     /// The client is admitted.
     pub(super) fn run(&mut self, frame: &Bytes) -> Result<(), String> {
-        let arguments =
-            arguments(frame, LOCK_COMMAND_ARGUMENTS).map_err(|_| "ERR syntax error".to_owned())?;
-        let command = parse(&arguments, &self.shared.bounds).map_err(|error| error.to_string())?;
+        let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).map_err(|_| {
+            self.shared.counters().refused_lock_commands.count();
+            "ERR syntax error".to_owned()
+        })?;
+        let command = parse(&arguments, &self.shared.bounds).map_err(|error| {
+            self.count(error);
+            error.to_string()
+        })?;
         if let Command::Lock { key, .. } = &command {
             if self.draining {
                 return Err(SHUTDOWN.to_owned());
@@ -96,8 +101,19 @@ impl Session {
             let refusal = Refusal::Store(error);
             return self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal));
         }
+        self.yields = true;
         let names = self.shared.locks(self.back.database(), pattern, count);
         self.write_answer(|out, protocol| answer::locks(out, protocol, &names))
+    }
+
+    fn count(&self, error: CommandError) {
+        let counters = self.shared.counters();
+        match error {
+            CommandError::KeyTooLong { .. } => counters.refused_keys.count(),
+            CommandError::TokenSize { .. } => counters.refused_tokens.count(),
+            CommandError::InvalidExpire(_) => counters.refused_leases.count(),
+            _ => {}
+        }
     }
 
     fn lock(&mut self, command: Command) -> Turn {
@@ -161,7 +177,7 @@ impl Session {
 
     /// The token can be one that a lock of that name was granted to.
     fn may_hold(&self, key: &Bytes, token: &Token) -> bool {
-        (1..=TOKEN_BYTES).contains(&token.as_bytes().len())
+        (1..=self.shared.bounds.token_bytes).contains(&token.as_bytes().len())
             && !self.shared.gate.is_reserved(&self.name(key.clone()))
     }
 

@@ -8,14 +8,15 @@
 use std::task::Context;
 
 use bytes::{Bytes, BytesMut};
+use tracing::warn;
 
 use super::{Frame, Running, Session, Turn};
 use crate::{
     client::{
         amend::{self, Amendment},
         back::is_login,
-        command::Verb,
-        state::{is_plain, is_plain_in_any_case},
+        command::{Verb, is_cross_protocol},
+        state::{Uncountable, is_plain, is_plain_in_any_case},
     },
     error::NOAUTH,
     limits::LOCK_COMMAND_BYTES,
@@ -119,7 +120,10 @@ impl Session {
             self.scanned += count;
             match step {
                 Ok(step) => self.step(step),
-                Err(error) => self.fail(format!("ERR {error}")),
+                Err(error) => {
+                    self.shared.counters().protocol_errors.count();
+                    self.fail(format!("ERR {error}"));
+                }
             }
         }
         self.pass_on();
@@ -140,6 +144,9 @@ impl Session {
             Step::Named if self.frame != Frame::Unnamed => {}
             Step::Named => {
                 let name = self.scanner.name();
+                if is_cross_protocol(name) {
+                    return self.drop_client();
+                }
                 self.frame = if self.is_for_the_guard() {
                     Frame::Login
                 } else if self.is_barred() {
@@ -154,18 +161,25 @@ impl Session {
             }
             Step::Blank => return self.blank(),
             Step::End => {
-                return match std::mem::replace(&mut self.frame, Frame::Unnamed) {
+                let frame = std::mem::replace(&mut self.frame, Frame::Unnamed);
+                let is_long = self.frame_bytes() > self.most_bytes(frame);
+                return match frame {
+                    Frame::Excess => self.excess(),
+                    Frame::Login if is_long => self.excess(),
                     Frame::Login => self.for_the_guard(),
                     Frame::Barred => self.barred_command(),
                     Frame::Unnamed if self.is_barred() => self.barred_command(),
+                    Frame::Lock if is_long => self.excess(),
                     Frame::Lock => self.lock_command(),
                     Frame::Kept => self.kept_command(),
+                    Frame::Unnamed | Frame::Ordinary if is_long && !self.back.streams() => {
+                        self.excess();
+                    }
                     Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
-                    Frame::Excess => self.excess(),
                 };
             }
         }
-        let is_long = self.scanned - self.passing > LOCK_COMMAND_BYTES;
+        let is_long = self.scanned - self.passing > self.most_bytes(self.frame);
         match self.frame {
             // So long a name or line is no lock command, and so long a CLIENT no CLIENT REPLY;
             // and to so long a COMMAND nothing is added.
@@ -181,21 +195,51 @@ impl Session {
     fn excess(&mut self) {
         self.take_frame();
         self.ahead.turn(self.frame_bytes());
-        let what = if self.is_for_the_guard() {
-            "AUTH or HELLO"
-        } else if self.back.streams() {
-            "a lock command"
+        let text = if self.is_for_the_guard() {
+            format!("ERR AUTH or HELLO has {LOCK_COMMAND_BYTES} bytes at most")
+        } else if Verb::of(self.scanner.name()).is_some() {
+            self.shared.counters().refused_lock_commands.count();
+            let most = self.shared.bounds.command_bytes;
+            format!("ERR a lock command has {most} bytes at most (limits.lock_command_bytes)")
         } else {
-            "without a Redis a command"
+            format!("ERR without a Redis a command has {LOCK_COMMAND_BYTES} bytes at most")
         };
-        self.turn = Turn::Refusing(format!("ERR {what} has {LOCK_COMMAND_BYTES} bytes at most"));
+        self.turn = Turn::Refusing(text);
+    }
+
+    /// Longest frame of this kind that is read whole.
+    fn most_bytes(&self, frame: Frame) -> usize {
+        match frame {
+            Frame::Lock => self.shared.bounds.command_bytes,
+            _ => LOCK_COMMAND_BYTES,
+        }
+    }
+
+    /// Somebody speaks HTTP: what came before is answered, and nothing behind it is read.
+    fn drop_client(&mut self) {
+        self.shared.counters().cross_protocol_requests.count();
+        if self.shared.warnings.cross_protocol.is_due() {
+            warn!(
+                client = %self.who.label,
+                "possible SECURITY ATTACK: somebody sends POST or Host: commands, most likely by a \
+                 browser of another (cross protocol scripting); such clients are dropped"
+            );
+        }
+        self.pass_on();
+        self.client.inbox.clear();
+        self.scanned = 0;
+        self.client.ended = true;
+        self.turn = Turn::Dropping;
     }
 
     /// A command that passes as it comes.
     fn is_ordinary(&self) -> bool {
         let name = self.scanner.name();
         is_plain(name)
-            || Verb::of(name).is_none() && !self.back.keeps(name) && !self.is_for_the_guard()
+            || Verb::of(name).is_none()
+                && !self.back.keeps(name)
+                && !self.is_for_the_guard()
+                && !is_cross_protocol(name)
     }
 
     /// The front of the inbox up to the frame being read goes to Redis.
@@ -241,7 +285,7 @@ impl Session {
         }
         self.left |= self.scanner.name() == b"QUIT";
         let counted = self.back.sent(&self.scanner);
-        counted.map_err(|error| format!("ERR {error}"))?;
+        counted.map_err(|error| self.uncountable(error))?;
         // It was longer than what is kept, and is on its way.
         if self.back.stand_in(&self.scanner).is_some() {
             return Err("ERR Protocol error: too long argument of CLIENT REPLY".to_owned());
@@ -271,8 +315,16 @@ impl Session {
 
     pub(super) fn sent(&mut self) {
         if let Err(error) = self.back.sent(&self.scanner) {
-            self.fail(format!("ERR {error}"));
+            self.fail(self.uncountable(error));
         }
+    }
+
+    /// What a command cannot be passed on for.
+    fn uncountable(&self, error: Uncountable) -> String {
+        if error == Uncountable::Endless {
+            self.shared.counters().refused_transactions.count();
+        }
+        format!("ERR {error}")
     }
 
     fn kept_command(&mut self) {

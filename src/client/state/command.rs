@@ -100,6 +100,8 @@ pub fn is_plain(name: &[u8]) -> bool {
                 | b"SELECT"
                 | b"AUTH"
                 | b"HELLO"
+                | b"HOST:"
+                | b"POST"
                 | b"RESET"
                 | b"QUIT"
                 | b"CLIENT"
@@ -307,7 +309,7 @@ mod tests {
     use super::*;
 
     /// The names that anything in this crate asks for, and a few that mean nothing to it.
-    const NAMES: &str = "subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe multi exec \
+    const NAMES: &str = "post host: subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe multi exec \
         discard select auth hello reset quit client asking readonly command info monitor publish spublish \
         sync psync replconf watch unwatch lock trylock relock unlock lockinfo locks get set eval config";
 

@@ -45,8 +45,10 @@ impl State {
                 Some(_) => false,
             },
             b'*' => command.confirmed_by().is_some(),
-            // In attributes, before the kind is known: only replies have them.
-            0 | b'-' | b'!' => !silent,
+            // In attributes, before the kind is known: only replies have them. Where the reply turns out to
+            // be an error that is shown, it is shown without.
+            0 => !silent && !stands_in,
+            b'-' | b'!' => !silent,
             _ if stands_in => false,
             _ => self.answers_in_silence(command),
         };

@@ -113,6 +113,33 @@ fn lock_commands_in_one_pipeline() {
     });
 }
 
+/// Many wait, and behind each stand many UNLOCKs that may not overtake.
+#[test]
+fn unlocks_kept_behind_many_waiters() {
+    const EACH: usize = 300;
+    costs_in_proportion("clients with 300 UNLOCKs behind their LOCK", 30, |n| {
+        let place = Place::embedded(Machine::shared());
+        let mut holder = place.client();
+        assert_eq!(holder.say("LOCK k TOKEN h"), "h");
+        let mut clients = place.gate.clients(n);
+        cost(&place.gate, || {
+            for (i, client) in clients.iter_mut().enumerate() {
+                client.write_raw(b"LOCK k\r\nPING\r\n");
+                let unlock = |j| format!("UNLOCK k {i}-{j}\r\n").into_bytes();
+                client.write_raw(&(0..EACH).flat_map(unlock).collect::<Vec<_>>());
+            }
+            place.gate.awaits_waiters("k", n as i64);
+            // Behind the last of each, so all were looked at.
+            for client in &mut clients {
+                client.write_raw(b"UNLOCK k h\r\n");
+            }
+            for client in &mut clients {
+                assert!(client.read_reply().error().starts_with("DEADLOCK"));
+            }
+        })
+    });
+}
+
 #[test]
 fn a_command_byte_by_byte() {
     costs_in_proportion("bytes of a command, each in a packet", 30_000, |n| {

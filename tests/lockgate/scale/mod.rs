@@ -21,13 +21,13 @@ const MIB: u64 = 1024 * 1024;
 const MOST_GROWTH_BYTES: u64 = 8 * MIB;
 
 /// Writes all of it at once, which ends when the server has taken it, or takes no more.
-fn pour(mut writer: TcpStream, bytes: Vec<u8>) -> JoinHandle<()> {
+pub(crate) fn pour(mut writer: TcpStream, bytes: Vec<u8>) -> JoinHandle<()> {
     writer.set_write_timeout(None).unwrap();
     thread::spawn(move || drop(writer.write_all(&bytes)))
 }
 
 /// The most memory that the gate needed for this, beyond what it had.
-fn growth(gate: &Lockgate, what: impl FnOnce()) -> u64 {
+pub(crate) fn growth(gate: &Lockgate, what: impl FnOnce()) -> u64 {
     gate.forget_peak();
     let before = gate.rss_bytes();
     what();

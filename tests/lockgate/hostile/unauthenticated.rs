@@ -1,0 +1,90 @@
+//! Before a required authentication: Redis's own limits hold behind the gate, and the gate keeps little.
+
+use super::{KIB, MIB, WITH_NEW_LOCKS, Witness, counted, cut, hears_little, said_until_closed};
+use crate::{
+    scale::{growth, pour},
+    support::{Client, Lockgate, Machine, RedisServer, SHORT_GRACE, eventually, frame, words},
+};
+
+/// What a client costs that did not authenticate, whatever it does.
+const EACH_BYTES: u64 = MIB;
+
+fn place() -> (RedisServer, Lockgate) {
+    let redis = RedisServer::start(&["--requirepass", "secret"]);
+    let upstream = format!("redis://:secret@{}", redis.address());
+    let gate = Lockgate::start_with(&["--upstream", &upstream], &SHORT_GRACE);
+    (redis, gate)
+}
+
+fn known(gate: &Lockgate) -> Client {
+    let mut client = gate.client();
+    assert_eq!(client.say("AUTH secret"), "OK");
+    client
+}
+
+#[test]
+fn ten_arguments_of_sixteen_kilobytes_are_the_most() {
+    let _machine = Machine::shared();
+    let (redis, gate) = place();
+    let eleven = frame(&["SET"; 11]);
+    let long = frame(&["AUTH", &"x".repeat(16 * 1024 + 1)]);
+    for request in [eleven, long] {
+        let said = said_until_closed(gate.client(), &request);
+        let expected = said_until_closed(redis.client(), &request);
+        assert_eq!(
+            said.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+        assert!(said.starts_with(b"-ERR Protocol error: unauthenticated"));
+    }
+    // What the gate reads itself has limits of its own, for everybody.
+    let mut client = gate.client();
+    let mut many = vec!["LOCK", "k"];
+    many.resize(16, "x");
+    assert!(client.call(&many).error().starts_with("NOAUTH"));
+    let long = "x".repeat(16 * 1024);
+    assert!(
+        client
+            .call(&["LOCK", &long])
+            .error()
+            .starts_with("ERR a lock command has")
+    );
+    assert!(client.say("LOCKS").error().starts_with("NOAUTH"));
+}
+
+#[test]
+fn what_they_ask_and_do_not_read_costs_a_bounded_buffer() {
+    const CLIENTS: usize = 3;
+    let _machine = Machine::shared();
+    let (_redis, gate) = place();
+    let mut observer = known(&gate);
+    eventually("the grace time is over", || {
+        observer.say("LOCK first TOKEN f WAIT 5000") == "f"
+    });
+    assert_eq!(observer.say("UNLOCK first f"), 1);
+    let witness = Witness::of(known(&gate), WITH_NEW_LOCKS);
+    let questions = ["SELECT 1", "GET k", "LOCK k"];
+    let clients = gate.clients(CLIENTS);
+    let growth = growth(&gate, || {
+        let pouring: Vec<_> = clients
+            .iter()
+            .enumerate()
+            .map(|(i, client)| {
+                hears_little(&client.writer());
+                let question = frame(&words(questions[i % questions.len()]));
+                pour(client.writer(), question.repeat(300_000))
+            })
+            .collect();
+        eventually("they are not read from", || {
+            counted(&mut observer, "held_back_relays") >= CLIENTS as u64
+        });
+        clients.iter().for_each(|client| cut(&client.writer()));
+        pouring.into_iter().for_each(|pour| pour.join().unwrap());
+    });
+    assert!(
+        growth < CLIENTS as u64 * EACH_BYTES + 16 * MIB,
+        "{} KiB each",
+        growth / CLIENTS as u64 / KIB
+    );
+    witness.was_served();
+}
