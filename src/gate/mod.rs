@@ -203,7 +203,6 @@ impl Gate {
         reply_to.mailbox.clone_from(&wish.session);
         let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
         if full && !self.queues.contains_key(&name) {
-            self.counters.refused(&Refusal::TooManyLocks);
             self.refuse_one_more(name, reply_to);
             return pending;
         }
@@ -230,12 +229,15 @@ impl Gate {
     /// As many locks are known as may be. But that this one is not among them is only for those to know
     /// who may look at it.
     fn refuse_one_more(&self, name: LockName, caller: Caller) {
-        let look = self.store.look(&name, caller.user);
+        let (look, gate) = (self.store.look(&name, caller.user), self.this.clone());
         self.runtime.spawn(async move {
             let refusal = match look.await {
                 Ok(_) => Refusal::TooManyLocks,
                 Err(error) => Refusal::Store(error),
             };
+            if let Some(gate) = gate.upgrade() {
+                gate.counters.refused(&refusal);
+            }
             // The pending one finds its reply there.
             let _ = caller.reply_to.send(Reply::Refused(refusal));
         });
