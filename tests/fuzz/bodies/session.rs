@@ -6,12 +6,16 @@
 //! that client sends, `A` or `B` where it sends no more, `x` or `y` where it is gone without a word,
 //! anything else for a pause. The limits are small, so that they are reached.
 
-use std::{cell::RefCell, time::Duration};
+use std::{
+    cell::RefCell,
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
-use lockgate::{config::Config, limits};
+use lockgate::{config::Config, limits, transport::listener::Listener};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     runtime::{Builder, Runtime},
     sync::oneshot,
     time::timeout,
@@ -44,12 +48,16 @@ pub(crate) fn body(data: &[u8]) {
 }
 
 async fn converse(data: &[u8]) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
+    let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listener = Listener::tcp(anywhere, None).await.expect("a free port");
+    let address = (Ipv4Addr::LOCALHOST, listener.port().expect("a port"));
     let (stop, stopped) = oneshot::channel::<()>();
-    let gate = tokio::spawn(lockgate::serve(config(), listener, async {
-        let _ = stopped.await;
-    }));
+    let gate = tokio::spawn(async {
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        lockgate::serve(&config(), vec![listener], None, stopped).await;
+    });
     let connect =
         async || Client::new(TcpStream::connect(address).await.expect("the gate accepts"));
     let (mut witness, mut clients) = (connect().await, [connect().await, connect().await]);
