@@ -48,6 +48,9 @@ macro_rules! counters {
 
 counters! {
     refused_clients: "Clients refused because limits.clients were connected.",
+    refused_from_elsewhere: "Clients refused by protected mode.",
+    failed_handshakes: "Clients that came for TLS and did not get through its handshake.",
+    wrong_passwords: "AUTH and HELLO refused because of a wrong name or password of this gate (auth.password).",
     failed_accepts: "Connections that the system could not give, for want of open files above all.",
     closed_idle_clients: "Clients closed because they were silent for idle_timeout.",
     cross_protocol_requests: "Clients dropped because they spoke HTTP.",
@@ -59,6 +62,7 @@ counters! {
     refused_tokens: "Lock commands whose token was empty or longer than limits.token_bytes.",
     refused_leases: "Lock commands whose lease was not from lock.min_lease to lock.max_lease.",
     refused_locks: "Lock commands refused with MAXLOCKS: limits.locks were known.",
+    refused_shared_connections: "Questions refused because limits.shared_connections were in use.",
     refused_waiters: "Lock commands refused with MAXWAITERS: limits.waiters waited for the lock.",
     refused_deadlocks: "Lock commands refused with DEADLOCK.",
     expired_grants: "Lock commands refused with EXPIRED: the lease was over before the reply was written.",

@@ -158,6 +158,7 @@ impl Entrance {
         let stream = match accepted.secure().await {
             Ok(stream) => stream,
             Err(error) => {
+                shared.counters().failed_handshakes.count();
                 self.refusals.tell(&peer, &format_args!("TLS: {error}"));
                 return None;
             }
@@ -165,6 +166,7 @@ impl Entrance {
         if !peer.is_local()
             && let Some(error) = self.protected_mode.refuses(shared, has_shown).await
         {
+            shared.counters().refused_from_elsewhere.count();
             last_words(stream, &error).await;
             return None;
         }

@@ -670,6 +670,12 @@ impl Listener for Ear {
         }
     }
 
+    fn refused_connection(&self) {
+        if let Some(gate) = self.0.upgrade() {
+            gate.counters.refused_shared_connections.count();
+        }
+    }
+
     fn forgot(&self) -> Later<()> {
         let gate = self.0.upgrade();
         Box::pin(async move {

@@ -124,6 +124,9 @@ pub trait Listener: Send + Sync + 'static {
     /// connection broke and what it had to tell is lost.
     fn deaf(&self, link: LinkId);
 
+    /// A question was refused, since as many connections are in use as may be.
+    fn refused_connection(&self) {}
+
     /// The store lost data. Returns when every queue has heard of it; nothing is answered before.
     fn forgot(&self) -> Later<()>;
 }

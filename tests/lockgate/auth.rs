@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use crate::support::{
-    Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value, eventually, frame,
+    Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value, counted, eventually, frame,
 };
 
 const PASSWORD: (&str, &str) = ("LOCKGATE_AUTH_PASSWORD", "open sesame");
@@ -83,6 +83,7 @@ fn who_does_not_give_the_password_gets_nothing() {
         ] {
             assert_eq!(client.call(wrong).error(), WRONGPASS, "{wrong:?}");
         }
+        assert_eq!(counted(&mut let_in(gate), "wrong_passwords"), 6);
         assert!(client.say("HELLO 3").error().starts_with("NOAUTH HELLO"));
         assert_eq!(client.say("RESET"), "RESET");
         is_barred(&mut client);

@@ -7,7 +7,8 @@ use std::{
 };
 
 use crate::support::{
-    Authority, Client, Lockgate, Machine, RedisServer, Value, eventually, free_address, text,
+    Authority, Client, Lockgate, Machine, RedisServer, Value, counted, eventually, free_address,
+    text,
 };
 
 /// An address of the documentation's: nobody's.
@@ -78,6 +79,7 @@ fn who_comes_from_elsewhere_is_refused_where_nobody_asks_for_a_password() {
             gate.log()
                 .contains("protected mode: clients from elsewhere")
         });
+        assert_eq!(counted(&mut from_here(&gate), "refused_from_elsewhere"), 1);
         assert_eq!(from_here(&gate).say("PING"), "PONG");
         assert_eq!(from_here(&gate).say("TRYLOCK k TOKEN t"), "t");
     }

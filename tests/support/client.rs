@@ -318,6 +318,18 @@ fn is_timeout(error: &io::Error) -> bool {
     )
 }
 
+/// How often this happened, as `INFO` tells.
+#[track_caller]
+pub(crate) fn counted(client: &mut Client, name: &str) -> u64 {
+    let (info, line) = (
+        client.say("INFO lockgate").text(),
+        format!("lockgate_{name}:"),
+    );
+    let value = info.lines().find_map(|its| its.strip_prefix(&line));
+    let value = value.unwrap_or_else(|| panic!("no {line} in {info}"));
+    value.parse().expect("a number")
+}
+
 fn read_value(stream: &mut impl BufRead) -> io::Result<Value> {
     let mut line = Vec::new();
     stream.read_until(b'\n', &mut line)?;

@@ -25,7 +25,7 @@ mod proxy;
 mod redis_server;
 
 pub(crate) use certificates::{Authority, Pair, text};
-pub(crate) use client::{Client, Value, frame, words};
+pub(crate) use client::{Client, Value, counted, frame, words};
 pub(crate) use gate::{Lockgate, SHORT_GRACE, run_to_its_end};
 pub(crate) use monitor::Monitor;
 pub(crate) use proxy::Proxy;

@@ -77,6 +77,9 @@ impl Session {
                 self.hand_on(&guard::frame(&handed_on), says);
             }
             Err(text) => {
+                if text == guard::WRONG_PASS {
+                    self.shared.counters().wrong_passwords.count();
+                }
                 self.silent = self.back.silences();
                 self.write_answer(|out, protocol| answer::error(out, protocol, &text));
             }

@@ -97,6 +97,7 @@ impl RedisStore {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let whose = (user.id(), database);
         if !self.keepers.contains_key(&whose) && self.keepers.len() >= self.settings.connections {
+            listener.refused_connection();
             return Err(Bytes::from_static(
                 b"ERR max number of users and databases with locks reached \
                   (limits.shared_connections)",

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Client, Lockgate, SOON, median};
+use crate::support::{Client, Lockgate, SOON, counted, median};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -90,18 +90,6 @@ const WITH_NEW_LOCKS: &[(&str, &str)] = &[
     ("LOCK w TOKEN w WAIT 10000", "\"w\""),
     ("UNLOCK w w", ":1"),
 ];
-
-/// How often this happened, as `INFO` tells.
-#[track_caller]
-fn counted(client: &mut Client, name: &str) -> u64 {
-    let (info, line) = (
-        client.say("INFO lockgate").text(),
-        format!("lockgate_{name}:"),
-    );
-    let value = info.lines().find_map(|its| its.strip_prefix(&line));
-    let value = value.unwrap_or_else(|| panic!("no {line} in {info}"));
-    value.parse().expect("a number")
-}
 
 /// Everything that the server says to these bytes, until it closes; with that it closes at all.
 #[track_caller]

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::House;
-use crate::support::{Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value, eventually};
+use crate::support::{
+    Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value, counted, eventually,
+};
 
 #[test]
 fn the_clients_of_a_user_share_one_connection() {
@@ -41,6 +43,7 @@ fn shared_connections_are_bounded() {
         assert_eq!(client.say("SET s:1 x"), "OK", "that is served");
         assert_eq!(client.say("SELECT 0"), "OK");
     }
+    assert_eq!(counted(&mut ann, "refused_shared_connections"), 10);
     assert_eq!(ann.say("UNLOCK a:1 t"), 1);
     assert_eq!(ben.say("UNLOCK b:1 t"), 1);
 }

@@ -8,7 +8,9 @@ use std::{
 };
 
 use super::{Authority, SecureRedis, Secured, connect, redis_cli};
-use crate::support::{Lockgate, Machine, RedisServer, SHORT_GRACE, Value, eventually, text};
+use crate::support::{
+    Lockgate, Machine, RedisServer, SHORT_GRACE, Value, counted, eventually, text,
+};
 
 #[test]
 fn a_lock_goes_from_hand_to_hand_with_tls_and_without_in_both_protocols() {
@@ -257,7 +259,9 @@ fn whoever_speaks_something_else_is_refused() {
     });
     let error = crate::support::Client::try_connect_tls(place.gate.address(), &place.config);
     assert!(error.is_err());
-    assert_eq!(place.gate.client().say("PING"), "PONG");
+    let mut client = place.gate.client();
+    assert_eq!(client.say("PING"), "PONG");
+    assert_eq!(counted(&mut client, "failed_handshakes"), 1);
 }
 
 #[test]
