@@ -53,7 +53,6 @@ fn ten_arguments_of_sixteen_kilobytes_are_the_most() {
 }
 
 #[test]
-#[ignore = "the limit is not reached in 10 s any more: why is not known"]
 fn what_they_ask_and_do_not_read_costs_a_bounded_buffer() {
     const CLIENTS: usize = 2;
     let _machine = Machine::shared();
@@ -76,8 +75,11 @@ fn what_they_ask_and_do_not_read_costs_a_bounded_buffer() {
                 pour(client.writer(), question.repeat(300_000))
             })
             .collect();
+        // Redis itself closes them where it owes them much at a time (since 7.0.15's CVE-2025-21605), or, where
+        // it does not, they are not read from.
         eventually("they are not read from", || {
-            counted(&mut observer, "held_back_relays") >= CLIENTS as u64
+            let closed = pouring.iter().filter(|pour| pour.is_finished()).count();
+            closed as u64 + counted(&mut observer, "held_back_relays") >= CLIENTS as u64
         });
         clients.iter().for_each(|client| cut(&client.writer()));
         pouring.into_iter().for_each(|pour| pour.join().unwrap());
