@@ -105,12 +105,16 @@ impl Lockgate {
     /// Where it listens for TLS.
     #[track_caller]
     pub(crate) fn tls_address(&self) -> SocketAddr {
-        let log = self.log();
-        let found = log
-            .lines()
-            .rev()
-            .find_map(|line| after(line, LISTENING_TLS));
-        found.expect("it says where it listens for TLS")
+        let mut found = None;
+        eventually("it says where it listens for TLS", || {
+            let log = self.log();
+            found = log
+                .lines()
+                .rev()
+                .find_map(|line| after(line, LISTENING_TLS));
+            found.is_some()
+        });
+        found.expect("it was found")
     }
 
     /// Has it read its certificates again, as an operator does; returns when it has done so.
