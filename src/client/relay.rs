@@ -172,6 +172,7 @@ impl Relay {
             match opening.as_mut().poll(cx) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(stream) => {
+                    self.link = Link::Ended;
                     let mut pipe = stream.and_then(Pipe::new).map_err(Broken::Unreachable)?;
                     pipe.outbox = std::mem::take(&mut self.first);
                     if self.closing {

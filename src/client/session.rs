@@ -441,6 +441,9 @@ impl Session {
     // ── Redis, or what stands for it ─────────────────────────────────────────────────────────
 
     fn exchange(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.closing {
+            return false;
+        }
         // Redis drops what still runs for a connection that is closed, so a client that has not left
         // gets its answers first.
         let answered = self.left || self.back.is_settled();
