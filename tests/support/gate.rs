@@ -247,7 +247,11 @@ impl Drop for Lockgate {
         if thread::panicking() {
             // The harness shows this beside the failure.
             println!("lockgate at {} logged:\n{}", self.address, self.log());
+            return;
         }
+        // A session that panics ends one connection, which a test may take for what it waited for.
+        let log = self.log();
+        assert!(!log.contains("panicked at"), "lockgate panicked:\n{log}");
     }
 }
 
