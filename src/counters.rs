@@ -1,5 +1,6 @@
 //! What happened how often since the start: each limit that was reached has a counter here, so that an
-//! operator sees which one to raise, or that somebody is hostile. `INFO lockgate` shows them.
+//! operator sees which one to raise, or that somebody is hostile. `INFO lockgate` shows them, and
+//! [`metrics`](crate::metrics).
 //!
 //! A counter is one atomic number. [`Counters::each`] names them all, with a line of help, for whoever
 //! shows them.
@@ -13,9 +14,19 @@ use crate::lock::Refusal;
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// It never happened yet.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     /// It happened once more.
     pub fn count(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It happened so many times more.
+    pub fn add(&self, times: u64) {
+        self.0.fetch_add(times, Ordering::Relaxed);
     }
 
     /// How often it happened.
@@ -35,7 +46,7 @@ macro_rules! counters {
         impl Counters {
             /// Nothing happened yet.
             pub const fn new() -> Self {
-                Self { $($name: Counter(AtomicU64::new(0)),)+ }
+                Self { $($name: Counter::new(),)+ }
             }
 
             /// The name, the meaning and the value of each.

@@ -19,10 +19,11 @@
 //! | [`password`] | the gate's own password |
 //! | [`files`] | how many files, and so clients, the system allows |
 //! | [`counters`], [`seldom`] | what happened how often; what is not logged more than once a minute |
+//! | [`metrics`] | what is measured, as Prometheus reads it |
 //!
 //! Invariants, each held by a test:
 //! - `lock` does no I/O, reads no clock, draws no random number, and imports nothing of this crate
-//!   but `limits`; `resp` imports nothing of it at all; only `server` imports `client`.
+//!   but `limits`; `resp` imports nothing of it at all; only `server` and `metrics` import `client`.
 //! - At most one question about a lock is on its way to the store at a time.
 //! - No lock of a map is held across an await.
 #![forbid(unsafe_code)]
@@ -39,6 +40,7 @@ pub mod gate;
 pub mod identity;
 pub mod limits;
 pub mod lock;
+pub mod metrics;
 pub mod password;
 pub mod reload;
 pub mod resp;
@@ -50,6 +52,7 @@ pub mod transport;
 use std::{
     future::Future,
     sync::{Arc, atomic::AtomicUsize},
+    time::SystemTime,
 };
 
 use tokio::sync::Notify;
@@ -214,6 +217,7 @@ fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
         limits: config.limits.clone(),
         port,
         started: clock::now(),
+        started_at: SystemTime::now(),
         run_id: run_id(),
         clients: AtomicUsize::new(0),
         warnings: client::Warnings::default(),

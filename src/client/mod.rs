@@ -26,7 +26,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -93,6 +93,8 @@ pub struct Shared {
     pub port: u16,
     /// When this gate started.
     pub started: Time,
+    /// The same by the calendar.
+    pub started_at: SystemTime,
     /// Forty hexadecimal digits, new with each start.
     pub run_id: String,
     /// Clients connected now.

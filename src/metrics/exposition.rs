@@ -1,0 +1,187 @@
+//! Families of samples, and Prometheus's text format of them: a line of help, a line that says what
+//! kind of number it is, and a line for each sample.
+//!
+//! Names, help and labels are words of this program, so nothing needs to be escaped; a test holds them
+//! to that.
+
+use std::fmt::{self, Write as _};
+
+use super::histogram::Distribution;
+
+/// Samples of one name.
+#[derive(Debug, Clone)]
+pub struct Family {
+    /// The name, unit and all.
+    pub name: &'static str,
+    /// What it is, in a sentence.
+    pub help: &'static str,
+    /// What kind of number it is.
+    pub kind: Kind,
+    /// One, or one for each value of a label.
+    pub samples: Vec<Sample>,
+}
+
+/// What kind of number it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows, until the next start.
+    Counter,
+    /// It is what it is now.
+    Gauge,
+    /// How often something took how long.
+    Histogram,
+}
+
+/// One of a family.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// Name and value of its label, where it has one.
+    pub label: Option<(&'static str, &'static str)>,
+    /// The number.
+    pub value: Value,
+}
+
+/// The number.
+#[derive(Debug, Clone)]
+pub enum Value {
+    /// A whole number.
+    Whole(u64),
+    /// Microseconds, which are shown in seconds.
+    Micros(u64),
+    /// Many of them.
+    Distribution(Distribution),
+}
+
+impl Sample {
+    /// Of several.
+    pub fn of(label: &'static str, value: &'static str, number: u64) -> Self {
+        Self {
+            label: Some((label, value)),
+            value: Value::Whole(number),
+        }
+    }
+
+    fn alone(value: Value) -> Self {
+        Self { label: None, value }
+    }
+}
+
+impl Family {
+    /// Numbers that only grow.
+    pub fn counters(name: &'static str, help: &'static str, samples: Vec<Sample>) -> Self {
+        Self {
+            name,
+            help,
+            kind: Kind::Counter,
+            samples,
+        }
+    }
+
+    /// A number that only grows.
+    pub fn counter(name: &'static str, help: &'static str, number: u64) -> Self {
+        Self::counters(name, help, vec![Sample::alone(Value::Whole(number))])
+    }
+
+    /// Time that only grows.
+    pub fn seconds(name: &'static str, help: &'static str, micros: u64) -> Self {
+        Self::counters(name, help, vec![Sample::alone(Value::Micros(micros))])
+    }
+
+    /// Numbers as they are now.
+    pub fn gauges(name: &'static str, help: &'static str, samples: Vec<Sample>) -> Self {
+        Self {
+            name,
+            help,
+            kind: Kind::Gauge,
+            samples,
+        }
+    }
+
+    /// A number as it is now.
+    pub fn gauge(name: &'static str, help: &'static str, number: usize) -> Self {
+        let value = Value::Whole(u64::try_from(number).unwrap_or(u64::MAX));
+        Self::gauges(name, help, vec![Sample::alone(value)])
+    }
+
+    /// A point in time, in seconds since 1970.
+    pub fn moment(name: &'static str, help: &'static str, micros: u64) -> Self {
+        Self::gauges(name, help, vec![Sample::alone(Value::Micros(micros))])
+    }
+
+    /// How often something took how long.
+    pub fn histogram(name: &'static str, help: &'static str, of: Distribution) -> Self {
+        Self {
+            name,
+            help,
+            kind: Kind::Histogram,
+            samples: vec![Sample::alone(Value::Distribution(of))],
+        }
+    }
+}
+
+/// Prometheus's text format.
+pub fn text(families: &[Family]) -> String {
+    let mut text = String::new();
+    for family in families {
+        // Writing into a string cannot fail.
+        let _ = write!(text, "{family}");
+    }
+    text
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name, help, kind, ..
+        } = self;
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        writeln!(f, "# HELP {name} {help}\n# TYPE {name} {kind}")?;
+        for sample in &self.samples {
+            let labels = match sample.label {
+                Some((label, value)) => format!("{{{label}=\"{value}\"}}"),
+                None => String::new(),
+            };
+            match &sample.value {
+                Value::Whole(number) => writeln!(f, "{name}{labels} {number}")?,
+                Value::Micros(micros) => writeln!(f, "{name}{labels} {}", Seconds(*micros))?,
+                Value::Distribution(distribution) => write_distribution(f, name, distribution)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A bucket counts what took so long at most, those of shorter ones included.
+fn write_distribution(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    distribution: &Distribution,
+) -> fmt::Result {
+    let mut count = 0;
+    for (bound, here) in distribution.bounds.iter().zip(&distribution.counts) {
+        count += here;
+        writeln!(f, "{name}_bucket{{le=\"{}\"}} {count}", Seconds(*bound))?;
+    }
+    let count = distribution.count();
+    writeln!(f, "{name}_bucket{{le=\"+Inf\"}} {count}")?;
+    let sum = Seconds(distribution.sum_micros);
+    writeln!(f, "{name}_sum {sum}\n{name}_count {count}")
+}
+
+/// Microseconds, shown as seconds.
+struct Seconds(u64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, micros) = (self.0 / 1_000_000, self.0 % 1_000_000);
+        if micros == 0 {
+            return write!(f, "{whole}");
+        }
+        let fraction = format!("{micros:06}");
+        write!(f, "{whole}.{}", fraction.trim_end_matches('0'))
+    }
+}
