@@ -8,9 +8,11 @@
 FROM rust:1-slim-bookworm AS build
 WORKDIR /build
 COPY . .
+# What --version tells: docker build --build-arg COMMIT=$(git rev-parse HEAD)
+ARG COMMIT=""
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
-    cargo build --release --locked --bin lockgate && cp target/release/lockgate /lockgate
+    LOCKGATE_BUILD_COMMIT=$COMMIT cargo build --release --locked --bin lockgate && cp target/release/lockgate /lockgate
 
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /lockgate /usr/local/bin/lockgate

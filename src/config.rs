@@ -144,6 +144,15 @@ impl Config {
         Ok(config)
     }
 
+    /// Where clients come in: what is to be listened on, as far as it is known before (port 0 is a free one).
+    pub fn places(&self) -> Vec<String> {
+        let secure = self.tls.as_ref().map(|tls| format!("{} (TLS)", tls.listen));
+        let plain = self.listen.map(|address| address.to_string());
+        let socket = self.unix_socket.as_ref();
+        let socket = socket.map(|socket| socket.path.display().to_string());
+        [plain, secure, socket].into_iter().flatten().collect()
+    }
+
     /// How the queues of locks behave.
     pub fn lock_settings(&self) -> Settings {
         Settings {

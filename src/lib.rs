@@ -51,6 +51,7 @@ pub mod transport;
 
 use std::{
     future::Future,
+    io,
     sync::{Arc, atomic::AtomicUsize},
     time::SystemTime,
 };
@@ -65,6 +66,7 @@ use gate::Gate;
 use identity::Users;
 use lock::WriteBack;
 use reload::Reload;
+use server::Ended;
 use store::{
     Store,
     embedded::EmbeddedStore,
@@ -76,10 +78,11 @@ use transport::{
     tls::{TlsClient, TlsServer},
 };
 
-/// Runs the gate until `shutdown` completes and its clients are done. Logs `listening` with each
-/// address once clients can connect there; a Redis that is not there yet is no reason to fail.
+/// Runs the gate until `shutdown` completes and its clients are done, or `drain` is over. Logs `listening`
+/// with each address once clients can connect there; a Redis that is not there yet is no reason to fail.
 ///
-/// Each time that `reload` is notified, the certificates are read again.
+/// Each time that `reload` is notified, the certificates are read again. Whoever drops the future cuts
+/// whoever is connected.
 ///
 /// # Errors
 /// An address cannot be listened on, or a certificate is of no use.
@@ -87,8 +90,11 @@ pub async fn run(
     config: Config,
     shutdown: impl Future<Output = ()>,
     reload: &Notify,
-) -> Result<(), Error> {
-    let again = certificates(&config)?;
+) -> Result<Ended, Error> {
+    let again = Reload {
+        clients: tls_to_clients(&config)?,
+        upstream: tls_to_redis(&config)?,
+    };
     let listeners = listen(&config, again.clients.as_ref()).await?;
     for listener in &listeners {
         let how = if listener.is_secure() {
@@ -99,10 +105,19 @@ pub async fn run(
         info!(upstream = %config.upstream, "listening {how}on {listener}");
     }
     tokio::select! {
-        () = serve(&config, listeners, again.upstream.clone(), shutdown) => {}
-        () = again.whenever(reload) => {}
+        ended = serve(&config, listeners, again.upstream.clone(), shutdown) => Ok(ended),
+        never = again.whenever(reload) => match never {},
     }
-    Ok(())
+}
+
+/// Reads what [`run`] would read, without connecting or listening, and tells everything that it would fail
+/// on, as far as that can be seen so.
+pub fn check(config: &Config) -> Vec<Error> {
+    let tls = [tls_to_clients(config).err(), tls_to_redis(config).err()];
+    let socket = config.unix_socket.as_ref();
+    let socket = socket.and_then(|socket| Listener::check_path(&socket.path).err());
+    let socket = socket.map(|source| unix_error(config, source));
+    tls.into_iter().chain([socket]).flatten().collect()
 }
 
 /// Serves clients who come to these listeners, whatever the configuration says of where and how, until
@@ -112,39 +127,43 @@ pub async fn serve(
     listeners: Vec<Listener>,
     tls: Option<Arc<TlsClient>>,
     shutdown: impl Future<Output = ()>,
-) {
+) -> Ended {
     let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
     let shared = Arc::new(shared(config, tls, port));
-    server::serve(listeners, shared, config.drain, shutdown).await;
+    server::serve(listeners, shared, config.drain, shutdown).await
 }
 
-/// TLS, with the files that it takes.
-fn certificates(config: &Config) -> Result<Reload, Error> {
-    let mut again = Reload::default();
-    if let Some(tls) = &config.tls {
-        let server = TlsServer::new(tls.files.clone(), tls.handshake_timeout);
-        let wrong = |source| Error::Tls {
-            section: "tls",
-            source,
-        };
-        again.clients = Some(Arc::new(server.map_err(wrong)?));
-    }
-    if let (Some(tls), Upstream::Redis(RedisAddress { place, .. })) =
+/// TLS to clients, with the files that it takes.
+fn tls_to_clients(config: &Config) -> Result<Option<Arc<TlsServer>>, Error> {
+    let Some(tls) = &config.tls else {
+        return Ok(None);
+    };
+    let server = TlsServer::new(tls.files.clone(), tls.handshake_timeout);
+    let wrong = |source| Error::Tls {
+        section: "tls",
+        source,
+    };
+    server.map(|server| Some(Arc::new(server))).map_err(wrong)
+}
+
+/// TLS to Redis, with the files that it takes.
+fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
+    let (Some(tls), Upstream::Redis(RedisAddress { place, .. })) =
         (&config.upstream_tls, &config.upstream)
-    {
-        let name = match (&tls.server_name, place) {
-            (Some(name), _) => name,
-            (None, Place::Tcp { host, .. }) => host,
-            (None, Place::Unix(_)) => "",
-        };
-        let client = TlsClient::new(tls.files.clone(), name);
-        let wrong = |source| Error::Tls {
-            section: "upstream",
-            source,
-        };
-        again.upstream = Some(Arc::new(client.map_err(wrong)?));
-    }
-    Ok(again)
+    else {
+        return Ok(None);
+    };
+    let name = match (&tls.server_name, place) {
+        (Some(name), _) => name,
+        (None, Place::Tcp { host, .. }) => host,
+        (None, Place::Unix(_)) => "",
+    };
+    let client = TlsClient::new(tls.files.clone(), name);
+    let wrong = |source| Error::Tls {
+        section: "upstream",
+        source,
+    };
+    client.map(|client| Some(Arc::new(client))).map_err(wrong)
 }
 
 /// Every place where clients come in.
@@ -165,14 +184,19 @@ async fn listen(config: &Config, tls: Option<&Arc<TlsServer>>) -> Result<Vec<Lis
     }
     if let Some(socket) = &config.unix_socket {
         let listener = Listener::unix(socket.path.clone(), socket.mode);
-        listeners.push(listener.map_err(|source| Error::Listen {
-            place: socket.path.display().to_string(),
-            key: "unixsocket",
-            wanted: "the path of a socket, old or new, in a directory that may be written to",
-            source,
-        })?);
+        listeners.push(listener.map_err(|source| unix_error(config, source))?);
     }
     Ok(listeners)
+}
+
+fn unix_error(config: &Config, source: io::Error) -> Error {
+    let path = config.unix_socket.as_ref().map(|socket| &socket.path);
+    Error::Listen {
+        place: path.map_or_else(String::new, |path| path.display().to_string()),
+        key: "unixsocket",
+        wanted: "the path of a socket, old or new, in a directory that may be written to",
+        source,
+    }
 }
 
 fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {

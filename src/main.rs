@@ -1,8 +1,9 @@
 //! The program: flags, environment and file become a checked [`Config`], which
-//! [`lockgate::run`] serves until SIGTERM or SIGINT. SIGHUP has it read the certificates again.
+//! [`lockgate::run`] serves until SIGTERM or SIGINT. SIGHUP has it read the certificates again; who says
+//! SIGTERM or SIGINT twice does not wait for clients to be done.
 //!
-//! A wrong configuration is one line on the standard error stream and exit code 2, before anything
-//! listens; a failure while running is exit code 1.
+//! A wrong configuration is one line on the standard error stream before anything listens. What the exit
+//! codes mean is in [`program::exit`].
 
 use std::{
     io::{self, IsTerminal},
@@ -17,32 +18,53 @@ use lockgate::{
 };
 use tokio::{
     runtime::{Builder, Runtime},
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::Notify,
 };
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
-/// Wrong use, as `clap` has it too.
-const WRONG_USE: u8 = 2;
+mod program;
+
+use program::{
+    arguments::{self, Arguments, Command},
+    check,
+    exit::Exit,
+};
 
 fn main() -> ExitCode {
-    let mut config = match Config::load(Flags::parse(), std::env::vars_os()) {
+    let Arguments {
+        command,
+        flags,
+        check_config,
+    } = Arguments::parse();
+    let exit = match command {
+        Some(Command::Completions { shell }) => {
+            arguments::print_completions(shell);
+            Exit::Done
+        }
+        None if check_config => check::check(flags, std::env::vars_os()),
+        None => serve(flags),
+    };
+    exit.into()
+}
+
+/// Serves until told to end.
+fn serve(flags: Flags) -> Exit {
+    let mut config = match Config::load(flags, std::env::vars_os()) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("lockgate: {error}");
-            return ExitCode::from(WRONG_USE);
+            return Exit::of_configuration(&error);
         }
     };
     log_to_stderr(&config.log);
     files::make_room_for_clients(&mut config);
-    match serve(config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    let served = runtime(config.threads).and_then(|runtime| runtime.block_on(run(config)));
+    served.unwrap_or_else(|error| {
+        error!("{error}");
+        Exit::Failed
+    })
 }
 
 /// For people on a terminal, for machines (one JSON object a line) anywhere else.
@@ -57,10 +79,6 @@ fn log_to_stderr(directive: &str) {
     }
 }
 
-fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
-    runtime(config.threads)?.block_on(until_told_to_end(config))
-}
-
 /// With one thread, clients are served in the order in which they were heard, as Redis does. (Of
 /// tokio's scheduler for several, each thread serves the one heard last first.)
 fn runtime(threads: usize) -> io::Result<Runtime> {
@@ -71,9 +89,9 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     builder.worker_threads(threads).enable_all().build()
 }
 
-async fn until_told_to_end(config: Config) -> Result<(), Box<dyn std::error::Error>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+/// Runs the gate as its operator says. Fails where the system has no signals for us.
+async fn run(config: Config) -> io::Result<Exit> {
+    let mut end = ToldToEnd::new()?;
     let mut hangup = signal(SignalKind::hangup())?;
     let reload = Arc::new(Notify::new());
     let reloader = Arc::clone(&reload);
@@ -83,12 +101,44 @@ async fn until_told_to_end(config: Config) -> Result<(), Box<dyn std::error::Err
             reloader.notify_one();
         }
     });
-    let shutdown = async move {
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        };
-        info!("{name}: shutting down");
+    let draining = Notify::new();
+    let twice = async {
+        info!("{}: shutting down", end.told().await);
+        draining.notify_one();
+        warn!("{}: not waiting for clients to be done", end.told().await);
     };
-    Ok(lockgate::run(config, shutdown, &reload).await?)
+    Ok(tokio::select! {
+        ended = lockgate::run(config, draining.notified(), &reload) => match ended {
+            Ok(ended) if ended.cut > 0 => Exit::ClientsCut,
+            Ok(_) => Exit::Done,
+            Err(error) => {
+                error!("{error}");
+                Exit::of_gate(&error)
+            }
+        },
+        () = twice => Exit::ClientsCut,
+    })
+}
+
+/// The signals that say so.
+struct ToldToEnd {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl ToldToEnd {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Returns when the next of them comes, with its name.
+    async fn told(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

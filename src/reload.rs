@@ -2,7 +2,7 @@
 //! connected; who comes after that meets the new ones. Where anything is wrong with what was read, the old
 //! stays, and the log says what is wrong.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use tokio::{sync::Notify, task::spawn_blocking};
 use tracing::{info, warn};
@@ -20,7 +20,7 @@ pub struct Reload {
 
 impl Reload {
     /// Reads all of it again, whenever told so; for ever.
-    pub async fn whenever(self, told: &Notify) {
+    pub async fn whenever(self, told: &Notify) -> Infallible {
         loop {
             told.notified().await;
             let reload = self.clone();

@@ -39,13 +39,20 @@ const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
 /// How long to wait after the system had no socket for a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How the serving ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// How many clients were not done within `drain`, and were cut.
+    pub cut: usize,
+}
+
 /// Serves clients until `shutdown` completes, then lets what runs finish, for as long as `drain`.
 pub async fn serve(
     listeners: Vec<Listener>,
     shared: Arc<Shared>,
     drain: Duration,
     shutdown: impl Future<Output = ()>,
-) {
+) -> Ended {
     let (draining, watch) = watch::channel(false);
     let mut sessions = JoinSet::new();
     tokio::select! {
@@ -68,6 +75,9 @@ pub async fn serve(
             clients = sessions.len(),
             "not done in time; their connections are cut"
         );
+    }
+    Ended {
+        cut: sessions.len(),
     }
 }
 

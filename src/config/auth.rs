@@ -1,31 +1,32 @@
 //! The password of the gate itself: in the configuration, or in a file of its own, as secrets of
 //! containers are.
 
-use std::fs;
+use std::{fs, path::Path};
 
-use super::{Error, Typed};
+use super::{Error, Typed, file};
 use crate::password::{PASSWORD_BYTES, Password};
+
+const IN_FILE: &str = "auth.password_file";
 
 /// None: there is no password.
 pub(super) fn check(typed: &mut Typed) -> Result<Option<Password>, Error> {
     let typed_in = typed.parse_secret("auth.password", "", |text| password(text.as_bytes()))?;
-    let in_file = typed.parse("auth.password_file", "", |path| {
-        if path.is_empty() {
-            return Ok(None);
-        }
-        let text = fs::read(path).map_err(|error| format!("a file that can be read ({error})"))?;
-        match password(first_line(&text))? {
-            None => Err("a file whose first line is the password".to_owned()),
-            found => Ok(found),
-        }
-    })?;
-    match (typed_in, in_file) {
-        (Some(_), Some(_)) => Err(Error::Twice(
-            "auth.password".to_owned(),
-            "auth.password_file".to_owned(),
-        )),
-        (typed_in, in_file) => Ok(typed_in.or(in_file)),
+    match (typed_in, typed.parse(IN_FILE, "", file)?) {
+        (Some(_), Some(_)) => Err(Error::Twice("auth.password".to_owned(), IN_FILE.to_owned())),
+        (None, Some(path)) => read(&path).map(Some).map_err(|why| Error::UselessFile {
+            key: IN_FILE,
+            path,
+            why,
+        }),
+        (typed_in, None) => Ok(typed_in),
     }
+}
+
+/// The password in a file, or why there is none.
+fn read(path: &Path) -> Result<Password, String> {
+    let text = fs::read(path).map_err(|error| error.to_string())?;
+    let found = password(first_line(&text)).map_err(|allowed| format!("allowed is {allowed}"))?;
+    found.ok_or_else(|| "its first line has to be the password".to_owned())
 }
 
 fn password(text: &[u8]) -> Result<Option<Password>, String> {

@@ -10,17 +10,13 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser;
+use clap::Args;
 
 /// What every variable of the environment that is meant for this program begins with.
 const PREFIX: &str = "LOCKGATE_";
 
-/// A proxy in front of Redis that adds LOCK, TRYLOCK, RELOCK and UNLOCK with waiting queues.
-///
-/// Every key of the configuration file can also be given by the environment: `lock.lease` as
-/// LOCKGATE_LOCK_LEASE. A flag goes before the environment, the environment before the file.
-#[derive(Debug, Clone, Default, Parser)]
-#[command(version)]
+/// What can be said by flags.
+#[derive(Debug, Clone, Default, Args)]
 pub struct Flags {
     /// The configuration file [env: LOCKGATE_CONFIG]
     #[arg(long, value_name = "FILE")]
@@ -77,6 +73,16 @@ pub enum Error {
         place: String,
         /// What is allowed.
         allowed: String,
+    },
+    /// A file that holds a value is of no use.
+    #[error("{key}: cannot use {}: {why}", path.display())]
+    UselessFile {
+        /// The key that names it.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
     },
     /// One thing was said twice in one place.
     #[error("{0} and {1} mean the same: give one of them")]

@@ -90,13 +90,8 @@ impl Listener {
     /// # Errors
     /// The system does not allow it, or something else has that name.
     pub fn unix(path: PathBuf, mode: u32) -> io::Result<Self> {
-        match fs::symlink_metadata(&path) {
-            Ok(there) if there.file_type().is_socket() => fs::remove_file(&path)?,
-            Ok(_) => {
-                let why = "a file that is no socket has this name";
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
-            }
-            Err(_) => {}
+        if Self::check_path(&path)? {
+            fs::remove_file(&path)?;
         }
         let socket = UnixSocket::new_stream()?;
         socket.bind(&path)?;
@@ -109,6 +104,26 @@ impl Listener {
         fs::set_permissions(&file.path, fs::Permissions::from_mode(mode))?;
         let socket = Socket::Unix(file, socket.listen(BACKLOG)?);
         Ok(Self { socket, tls: None })
+    }
+
+    /// Whether an old socket is in the way, which [`Listener::unix`] would take away.
+    ///
+    /// # Errors
+    /// There can be no socket: something else has that name, or there is no such directory.
+    pub fn check_path(path: &Path) -> io::Result<bool> {
+        match fs::symlink_metadata(path) {
+            Ok(there) if there.file_type().is_socket() => Ok(true),
+            Ok(_) => {
+                let why = "a file that is no socket has this name";
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, why))
+            }
+            Err(_) => match path.parent() {
+                Some(directory) if directory != Path::new("") => {
+                    fs::metadata(directory).map(|_| false)
+                }
+                _ => Ok(false),
+            },
+        }
     }
 
     /// Who comes in here speaks TLS.

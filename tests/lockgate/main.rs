@@ -21,6 +21,7 @@ mod headline;
 mod hostile;
 mod identity;
 mod leaving;
+mod life;
 mod nonsense;
 mod order;
 mod parity;

@@ -124,7 +124,7 @@ fn what_a_dead_one_left_is_taken_away_and_nothing_else() {
     fs::write(&front, "precious").unwrap();
     let environment = [("LOCKGATE_UNIXSOCKET", front.to_str().unwrap())];
     let ended = run_to_its_end(&["--listen", "off"], &environment);
-    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     for word in ["unixsocket", front.to_str().unwrap(), "no socket"] {
         assert!(ended.stderr.contains(word), "{word}: {}", ended.stderr);
     }

@@ -215,7 +215,7 @@ fn files_that_are_of_no_use_end_it_with_their_names() {
             ("LOCKGATE_TLS_CLIENT_CA", client_ca),
         ];
         let ended = run_to_its_end(&["--listen", "127.0.0.1:0"], &environment);
-        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        assert_eq!(ended.code, Some(4), "{}", ended.stderr);
         assert!(!ended.stderr.contains("listening"), "{}", ended.stderr);
         ended.stderr
     };

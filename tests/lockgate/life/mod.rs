@@ -1,0 +1,5 @@
+//! How lockgate is started, told things, and ended: by people, scripts and service managers.
+
+mod check;
+mod exit;
+mod version;

@@ -1,0 +1,63 @@
+//! `--version`, and what shells complete.
+
+use std::process::Command;
+
+use crate::support::run_to_its_end;
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(arguments)
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}
+
+/// Builds for development do not tell it, nor do those of whoever has no git.
+#[test]
+fn a_released_version_tells_the_commit_that_it_was_built_of() {
+    let ended = run_to_its_end(&["--version"], &[]);
+    assert_eq!(ended.code, Some(0));
+    let version = ended.stdout.trim();
+    let bare = concat!("lockgate ", env!("CARGO_PKG_VERSION"));
+    let head = git(&["rev-parse", "HEAD"]);
+    let is_checkout = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(".git")
+        .exists();
+    match head {
+        Some(head) if is_checkout && !cfg!(debug_assertions) => {
+            let commit = format!("{bare} ({}", &head[..12]);
+            assert!(
+                version == format!("{commit})") || version == format!("{commit}, modified)"),
+                "{version}, at {head}"
+            );
+        }
+        _ => assert_eq!(version, bare),
+    }
+}
+
+/// What bash makes of it is asked of bash itself.
+#[test]
+fn shells_complete_flags_and_subcommands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ended = run_to_its_end(&["completions", shell], &[]);
+        assert_eq!(ended.code, Some(0), "{shell}: {}", ended.stderr);
+        for word in ["check-config", "upstream", "completions"] {
+            assert!(ended.stdout.contains(word), "{shell}: {word}");
+        }
+    }
+    let script = "source <(\"$1\" completions bash); COMP_WORDS=(lockgate --che); COMP_CWORD=1; \
+                  _lockgate lockgate --che lockgate; echo \"${COMPREPLY[@]}\"";
+    let output = Command::new("bash")
+        .args(["-c", script, "bash", env!("CARGO_BIN_EXE_lockgate")])
+        .output()
+        .expect("bash starts");
+    let completed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(completed.trim(), "--check-config", "{output:?}");
+
+    let ended = run_to_its_end(&["completions", "tcsh"], &[]);
+    assert_eq!(ended.code, Some(2));
+    let mixed = run_to_its_end(&["--listen", "127.0.0.1:0", "completions", "bash"], &[]);
+    assert_eq!(mixed.code, Some(2), "{}", mixed.stderr);
+}
