@@ -68,3 +68,34 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::RequestScanner;
+
+    /// Found by the fuzz target `counting`: the part of it that came first was shown.
+    #[test]
+    fn nothing_of_a_hidden_reply_is_shown_where_an_attribute_stands_before_it() {
+        let reply = b"|1\r\n+popularity\r\n*1\r\n:90\r\n$5\r\nvalue\r\n";
+        for cut in 1..reply.len() {
+            let (mut requests, mut replies) = (RequestScanner::new(), ReplyScanner::new());
+            let mut state = State::new();
+            for command in [&b"CLIENT REPLY OFF\r\n"[..], b"GET key\r\n"] {
+                let mut at = 0;
+                while at < command.len() {
+                    at += requests.scan(&command[at..]).0;
+                }
+                state.sent(&requests).unwrap();
+            }
+            // To `CLIENT REPLY OFF`.
+            state.receive(&mut replies, b"+OK\r\n").2.unwrap();
+            for piece in [&reply[..cut], &reply[cut..]] {
+                let (consumed, visibility, _) = state.receive(&mut replies, piece);
+                assert_eq!(consumed, piece.len());
+                assert_eq!(visibility, Visibility::Hidden, "cut at {cut}");
+            }
+            assert!(state.settled());
+        }
+    }
+}

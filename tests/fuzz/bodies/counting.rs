@@ -30,20 +30,27 @@ pub(crate) fn body(data: &[u8]) {
     let Some((&how, bytes)) = data.split_first() else {
         return;
     };
-    // Attributes before a reply that may be hidden (Redis has none) are hidden or shown as they come.
+    // Attributes before a reply that may be hidden (Redis has none but for DEBUG PROTOCOL) are shown
+    // or not as they come, see `Visibility`; all else is the same.
     let has = |word: &[u8]| {
         bytes
             .windows(word.len())
             .any(|part| part.eq_ignore_ascii_case(word))
     };
-    if has(b"|") && has(b"CLIENT") {
-        return;
+    let as_they_come = has(b"|") && has(b"CLIENT");
+    let seen = |how| {
+        let mut seen = converse(bytes, |reply| pieces(reply, how).collect());
+        if as_they_come {
+            seen.shown.clear();
+        }
+        seen
+    };
+    let mut whole = converse(bytes, |reply| vec![reply]);
+    if as_they_come {
+        whole.shown.clear();
     }
-    let whole = converse(bytes, |reply| vec![reply]);
-    let cut = converse(bytes, |reply| pieces(reply, how).collect());
-    assert_eq!(cut, whole, "cut by {how}");
-    let bytewise = converse(bytes, |reply| pieces(reply, 0).collect());
-    assert_eq!(bytewise, whole, "byte by byte");
+    assert_eq!(seen(how), whole, "cut by {how}");
+    assert_eq!(seen(0), whole, "byte by byte");
 }
 
 fn converse<'a>(mut bytes: &'a [u8], cut: impl Fn(&'a [u8]) -> Vec<&'a [u8]>) -> Seen {
