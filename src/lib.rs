@@ -18,7 +18,7 @@
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
 //! | [`password`] | the gate's own password |
 //! | [`files`] | how many files, and so clients, the system allows |
-//! | [`counters`], [`seldom`] | what happened how often; what is not logged more than once a minute |
+//! | [`counters`], [`seldom`] | what happened how often; what is logged no more than so often a minute |
 //! | [`metrics`] | what is measured, as Prometheus reads it |
 //!
 //! Invariants, each held by a test:

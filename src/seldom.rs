@@ -1,33 +1,54 @@
-//! What a stranger can bring about as often as he likes is logged once a minute at most, or he fills the
-//! disk; how often it happened, the counters tell.
+//! What a stranger can bring about as often as he likes has a bounded number of lines in the log each
+//! minute, or he fills the disk with it. The next line tells how many were left out; how often it
+//! happened at all, the counters tell.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::clock;
 
-/// How long nothing is logged after something was.
-const PAUSE_MS: u64 = 60_000;
+/// Over how long lines are counted.
+const WINDOW_MS: u64 = 60_000;
 
 /// One kind of line in the log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Seldom {
-    /// The time of the last one in milliseconds and one more; zero before the first.
-    last_ms: AtomicU64,
+    /// Within [`WINDOW_MS`].
+    most: u64,
+    window: Mutex<Window>,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    began_ms: Option<u64>,
+    /// Lines there were, or would have been.
+    lines: u64,
+    left_out: u64,
 }
 
 impl Seldom {
-    /// Whether to log now.
-    pub fn is_due(&self) -> bool {
+    /// A line that is written so often in a minute.
+    pub fn new(most: u64) -> Self {
+        let window = Mutex::default();
+        Self { most, window }
+    }
+
+    /// Whether to write one now; and then how many were left out since the last one.
+    pub fn is_due(&self) -> Option<u64> {
         self.is_due_at(clock::now().micros() / 1_000)
     }
 
-    fn is_due_at(&self, now_ms: u64) -> bool {
-        let last = self.last_ms.load(Ordering::Relaxed);
-        let due = last == 0 || now_ms + 1 >= last.saturating_add(PAUSE_MS);
-        // Of several at the same time one logs.
-        due && (self.last_ms)
-            .compare_exchange(last, now_ms + 1, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
+    fn is_due_at(&self, now_ms: u64) -> Option<u64> {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |began| now_ms.saturating_sub(began) >= WINDOW_MS;
+        if window.began_ms.is_none_or(is_over) {
+            (window.began_ms, window.lines) = (Some(now_ms), 0);
+        }
+        window.lines += 1;
+        if window.lines > self.most {
+            window.left_out += 1;
+            return None;
+        }
+        Some(std::mem::take(&mut window.left_out))
     }
 }
 
@@ -36,11 +57,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn once_a_minute() {
-        let seldom = Seldom::default();
-        let due: Vec<_> = [0, 1, 59_999, 60_000, 60_001, 119_999, 300_000]
+    fn so_often_a_minute_and_then_how_many_were_left_out() {
+        let seldom = Seldom::new(2);
+        let due: Vec<_> = [0, 1, 2, 59_999, 60_000, 60_001, 60_002, 120_000]
             .map(|now| seldom.is_due_at(now))
             .to_vec();
-        assert_eq!(due, [true, false, false, true, false, false, true]);
+        let left_out_two = Some(2);
+        assert_eq!(
+            due,
+            [
+                Some(0),
+                Some(0),
+                None,
+                None,
+                left_out_two,
+                Some(0),
+                None,
+                Some(1)
+            ]
+        );
     }
 }

@@ -25,10 +25,8 @@ use crate::{
 };
 
 mod protected_mode;
-mod refusals;
 
 use protected_mode::ProtectedMode;
-use refusals::Refusals;
 
 /// How often to look whether the last questions were answered, at the end.
 const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(1);
@@ -92,7 +90,6 @@ async fn accept(
     let mut first = 0;
     let entrance = Arc::new(Entrance {
         protected_mode: ProtectedMode::default(),
-        refusals: Refusals::default(),
     });
     loop {
         let accepted = tokio::select! {
@@ -114,11 +111,11 @@ async fn accept(
         while sessions.try_join_next().is_some() {}
         if sessions.len() >= shared.limits.clients {
             shared.counters().refused_clients.count();
-            if shared.warnings.full.is_due() {
+            if let Some(left_out) = shared.warnings.full.is_due() {
                 let limit = shared.limits.clients;
-                warn!(limit, "max number of clients reached");
+                warn!(limit, left_out, "max number of clients reached");
             }
-            tokio::spawn(refuse(accepted));
+            refuse(&accepted);
             continue;
         }
         next_id += 1;
@@ -138,7 +135,6 @@ async fn accept(
 /// What a client passes before it is served.
 struct Entrance {
     protected_mode: ProtectedMode,
-    refusals: Refusals,
 }
 
 impl Entrance {
@@ -169,7 +165,9 @@ impl Entrance {
             Ok(stream) => stream,
             Err(error) => {
                 shared.counters().failed_handshakes.count();
-                self.refusals.tell(&peer, &format_args!("TLS: {error}"));
+                if let Some(left_out) = shared.warnings.handshakes.is_due() {
+                    warn!(client = %peer, left_out, "a client was refused: TLS: {error}");
+                }
                 return None;
             }
         };
@@ -203,10 +201,11 @@ fn log_refusal(error: &io::Error) {
     warn!(%error, "cannot accept a client; is the limit of open files too low?");
 }
 
-/// One client too many is told so, if it takes it at once. Before a handshake nothing can be told.
-async fn refuse(accepted: Accepted) {
+/// One client too many is told so. Before a handshake nothing can be told.
+fn refuse(accepted: &Accepted) {
     if accepted.tls.is_none() {
-        last_words(accepted.stream, MAX_CLIENTS.as_bytes()).await;
+        let text = format!("-{MAX_CLIENTS}\r\n");
+        accepted.stream.say_at_once(text.as_bytes());
     }
 }
 

@@ -103,15 +103,32 @@ pub struct Shared {
     pub warnings: Warnings,
 }
 
+/// Failed handshakes that are told of, each by a line: an operator who rolls out certificates wants to see
+/// who has none.
+const HANDSHAKES_A_MINUTE: u64 = 20;
+
 /// What clients can bring about as often as they like.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Warnings {
     /// As many clients as there may be.
     pub full: Seldom,
+    /// A client did not get through its handshake.
+    pub handshakes: Seldom,
     /// Somebody speaks HTTP.
     pub cross_protocol: Seldom,
     /// It is not clear whose reply Redis sent.
     pub uncountable: Seldom,
+}
+
+impl Default for Warnings {
+    fn default() -> Self {
+        Self {
+            full: Seldom::new(1),
+            handshakes: Seldom::new(HANDSHAKES_A_MINUTE),
+            cross_protocol: Seldom::new(1),
+            uncountable: Seldom::new(1),
+        }
+    }
 }
 
 impl Shared {

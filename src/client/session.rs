@@ -474,8 +474,9 @@ impl Session {
                     }
                     Broken::Uncountable(error) => {
                         self.shared.counters().uncountable_replies.count();
-                        if self.shared.warnings.uncountable.is_due() {
-                            warn!(client = %self.who.label, %error, "closing a client's connection");
+                        if let Some(left_out) = self.shared.warnings.uncountable.is_due() {
+                            let client = &self.who.label;
+                            warn!(%client, left_out, %error, "closing a client's connection");
                         }
                     }
                 }

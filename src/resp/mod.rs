@@ -31,6 +31,12 @@ pub const BULK_BYTES: u64 = 512 * 1024 * 1024;
 /// Most arguments of one command (Redis's own limit, `INT_MAX`).
 pub const ARGUMENTS: u64 = i32::MAX as u64;
 
+/// Most arguments of a command of somebody who has not authenticated, as in Redis.
+pub const STRANGERS_ARGUMENTS: u64 = 10;
+
+/// Longest argument of theirs, as in Redis.
+pub const STRANGERS_BULK_BYTES: u64 = 16 * 1024;
+
 /// The version of the protocol that a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Protocol {
@@ -58,12 +64,18 @@ pub enum ProtocolError {
     /// The count of arguments is no number, or above [`ARGUMENTS`].
     #[error("Protocol error: invalid multibulk length")]
     InvalidArgumentCount,
+    /// Above [`STRANGERS_ARGUMENTS`], of somebody who has not authenticated.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    StrangersArgumentCount,
     /// A `$<length>` line is longer than [`LINE_BYTES`], or has a NUL.
     #[error("Protocol error: too big bulk count string")]
     TooBigBulkCount,
     /// The length of an argument is no number, negative, or above [`BULK_BYTES`].
     #[error("Protocol error: invalid bulk length")]
     InvalidBulkLength,
+    /// Above [`STRANGERS_BULK_BYTES`], of somebody who has not authenticated.
+    #[error("Protocol error: unauthenticated bulk length")]
+    StrangersBulkLength,
     /// An argument began with this byte.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0))]
     ExpectedBulk(u8),

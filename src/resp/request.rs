@@ -9,7 +9,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    ARGUMENTS, BULK_BYTES, LINE_BYTES, ProtocolError,
+    ARGUMENTS, BULK_BYTES, LINE_BYTES, ProtocolError, STRANGERS_ARGUMENTS, STRANGERS_BULK_BYTES,
     capture::Captured,
     inline::{Piece, Splitter},
     number::{CountLine, Line, short_line},
@@ -64,12 +64,16 @@ pub struct RequestScanner {
     arguments: u64,
     name: Captured<NAME_BYTES>,
     captured: [Captured<ARGUMENT_BYTES>; 2],
+    /// The frame is held to the bounds of who has not authenticated.
+    is_strangers: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     /// Before the first byte of a frame.
     Start,
+    /// Before that of a stranger's frame.
+    StrangersStart,
     /// In the `*<count>` line.
     Count(CountLine),
     /// In a `$<length>` line. `left` counts the arguments to come, this one included.
@@ -101,7 +105,14 @@ impl RequestScanner {
             arguments: 0,
             name: Captured::EMPTY,
             captured: [Captured::EMPTY; 2],
+            is_strangers: false,
         }
+    }
+
+    /// Between frames: the next one comes from somebody who has not authenticated, and is held to
+    /// [`STRANGERS_ARGUMENTS`] and [`STRANGERS_BULK_BYTES`].
+    pub fn begin_strangers(&mut self) {
+        self.phase = Phase::StrangersStart;
     }
 
     /// Reads on. `input` holds what follows the bytes consumed so far; returns how many of them
@@ -161,7 +172,7 @@ impl RequestScanner {
 
     /// Whether the last frame has ended and no byte of the next one was consumed.
     pub fn between_frames(&self) -> bool {
-        matches!(self.phase, Phase::Start)
+        matches!(self.phase, Phase::Start | Phase::StrangersStart)
     }
 
     /// One piece of one phase. `input` is not empty.
@@ -178,10 +189,19 @@ impl RequestScanner {
                 };
                 Ok((0, Step::More))
             }
+            Phase::StrangersStart => {
+                *self = Self::new();
+                self.is_strangers = true;
+                self.phase = match input[0] {
+                    b'*' => Phase::Count(CountLine::default()),
+                    _ => Phase::Inline(Splitter::default()),
+                };
+                Ok((0, Step::More))
+            }
             Phase::Count(line) => self.count(line, input),
             Phase::Length { left, line } => self.length(left, line, input),
             Phase::Bulk { left, bytes } => self.bulk(left, bytes, input),
-            Phase::AfterBulk { left, bytes: 2 } if input.len() > 1 => {
+            Phase::AfterBulk { left, bytes: 2 } if input.len() > 1 && !self.is_strangers => {
                 Ok(self.whole_arguments(left, input))
             }
             Phase::AfterBulk { left, bytes } => Ok(self.after_bulk(left, bytes, input)),
@@ -242,6 +262,9 @@ impl RequestScanner {
                 Line::More => {}
                 Line::Whole => {
                     self.arguments = argument_count(&line)?;
+                    if self.is_strangers && self.arguments > STRANGERS_ARGUMENTS {
+                        return Err(ProtocolError::StrangersArgumentCount);
+                    }
                     let step = if self.arguments == 0 {
                         self.phase = Phase::Start;
                         Step::Blank
@@ -267,6 +290,9 @@ impl RequestScanner {
                 Line::More => {}
                 Line::Whole => {
                     let bytes = bulk_length(&line)?;
+                    if self.is_strangers && bytes > STRANGERS_BULK_BYTES {
+                        return Err(ProtocolError::StrangersBulkLength);
+                    }
                     self.phase = Phase::Bulk { left, bytes };
                     let step = if bytes == 0 {
                         self.bulk_ended(left)?

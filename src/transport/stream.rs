@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::net::sockopt;
+use rustix::net::{SendFlags, send, sockopt};
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::{TcpStream, UnixStream},
@@ -99,6 +99,18 @@ impl Stream {
             Self::Tcp(_) | Self::Unix(_) => false,
             Self::Tls(stream) => stream.get_ref().1.wants_write(),
         }
+    }
+
+    /// Bytes for a connection on which nothing was said yet: as much as the system takes at once, whoever
+    /// waits for it. Not after a handshake.
+    pub fn say_at_once(&self, bytes: &[u8]) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // Whoever is gone need not hear it.
+        let _ = match self {
+            Self::Tcp(stream) => send(stream, bytes, flags),
+            Self::Unix(stream) => send(stream, bytes, flags),
+            Self::Tls(_) => Ok(0),
+        };
     }
 
     /// The last thing that is done: where its end is a message, it is sent, if the system takes it at

@@ -1,6 +1,6 @@
 //! Where the gate has a password of its own, a client has to give it before anything else is done for it.
-//! Until then its commands are passed over as they come, so they take no memory, and each is
-//! answered `NOAUTH`.
+//! Until then its commands are held to the bounds that Redis has for strangers, and passed over as they
+//! come, so they take no memory; each is answered `NOAUTH`.
 //!
 //! What changes who the client is (`AUTH`, `HELLO`, `RESET`) has its turn when everything before it is
 //! answered, and what follows waits for its reply: that tells whether the client is in.

@@ -116,6 +116,9 @@ impl Session {
                 self.passing = self.scanned;
                 break;
             }
+            if self.scanner.between_frames() && self.is_barred() {
+                self.scanner.begin_strangers();
+            }
             let (count, step) = self.scanner.scan(&self.client.inbox[self.scanned..]);
             self.scanned += count;
             match step {
@@ -218,9 +221,10 @@ impl Session {
     /// Somebody speaks HTTP: what came before is answered, and nothing behind it is read.
     fn drop_client(&mut self) {
         self.shared.counters().cross_protocol_requests.count();
-        if self.shared.warnings.cross_protocol.is_due() {
+        if let Some(left_out) = self.shared.warnings.cross_protocol.is_due() {
             warn!(
                 client = %self.who.label,
+                left_out,
                 "possible SECURITY ATTACK: somebody sends POST or Host: commands, most likely by a \
                  browser of another (cross protocol scripting); such clients are dropped"
             );

@@ -22,21 +22,55 @@ fn known(gate: &Lockgate) -> Client {
     client
 }
 
-#[test]
-fn ten_arguments_of_sixteen_kilobytes_are_the_most() {
-    let _machine = Machine::shared();
-    let (redis, gate) = place();
-    let eleven = frame(&["SET"; 11]);
-    let long = frame(&["AUTH", &"x".repeat(16 * 1024 + 1)]);
-    for request in [eleven, long] {
+/// One command that is too much for Redis, and one that is not, in any order and form.
+fn too_much() -> [Vec<u8>; 4] {
+    let long = "x".repeat(16 * 1024 + 1);
+    [
+        frame(&["SET"; 11]),
+        frame(&["AUTH", &long]),
+        frame(&["GET", &long]),
+        [frame(&["ECHO", &long[1..]]), frame(&["HELLO"; 11])].concat(),
+    ]
+}
+
+/// Somebody says the same, and is closed, at the gate and at Redis.
+fn closes_like(redis: &RedisServer, gate: &Lockgate) {
+    for request in too_much() {
         let said = said_until_closed(gate.client(), &request);
         let expected = said_until_closed(redis.client(), &request);
         assert_eq!(
             said.escape_ascii().to_string(),
             expected.escape_ascii().to_string()
         );
-        assert!(said.starts_with(b"-ERR Protocol error: unauthenticated"));
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("-ERR Protocol error: unauthenticated"));
     }
+}
+
+#[test]
+fn of_a_gate_with_a_password_of_its_own_they_are_the_same() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&["--requirepass", "secret"]);
+    let own = &[("LOCKGATE_AUTH_PASSWORD", "open")];
+    let url = format!("redis://:secret@{}", redis.address());
+    for gate in [
+        Lockgate::start_with(&[], own),
+        Lockgate::start_with(&["--upstream", &url], own),
+    ] {
+        closes_like(&redis, &gate);
+        // Whoever is in may say more.
+        let mut client = gate.client();
+        assert_eq!(client.say("AUTH open"), "OK");
+        client.call(&["COMMAND"; 11]);
+        assert_eq!(client.say("PING"), "PONG");
+    }
+}
+
+#[test]
+fn ten_arguments_of_sixteen_kilobytes_are_the_most() {
+    let _machine = Machine::shared();
+    let (redis, gate) = place();
+    closes_like(&redis, &gate);
     // What the gate reads itself has limits of its own, for everybody.
     let mut client = gate.client();
     let mut many = vec!["LOCK", "k"];
