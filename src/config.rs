@@ -21,11 +21,13 @@ use crate::{
     store::redis::settings::LONGEST_PAUSE,
 };
 
+mod admin;
 mod auth;
 mod tls;
 mod typed;
 mod upstream;
 
+pub use admin::Admin;
 pub use tls::{Tls, UpstreamTls};
 pub use typed::{Error, Flags};
 use typed::{Typed, shown};
@@ -40,6 +42,8 @@ pub struct Config {
     pub unix_socket: Option<UnixSocket>,
     /// Where clients come in with TLS.
     pub tls: Option<Tls>,
+    /// Where operators look in over HTTP.
+    pub admin: Option<Admin>,
     /// Clients that are not on this machine are refused where nobody asks them for a password.
     pub protected_mode: bool,
     /// What clients have to say first.
@@ -187,6 +191,7 @@ impl Config {
             listen: typed.parse("listen", "127.0.0.1:6380", |text| listen(text, elsewhere))?,
             unix_socket,
             tls,
+            admin: Admin::check(typed)?,
             protected_mode: typed.parse("protected_mode", "true", yes_or_no)?,
             password: auth::check(typed)?,
             threads: match number(typed, "threads", 0, 0..=1024)? {

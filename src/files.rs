@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::{
     config::{Config, Upstream},
-    limits::OWN_FILES,
+    limits::{ADMIN_CONNECTIONS, OWN_FILES},
 };
 
 /// Raises the limit of open files as far as the system lets it, and lowers `limits.clients` to what
@@ -19,10 +19,14 @@ pub fn make_room_for_clients(config: &mut Config) {
         Upstream::Embedded => 1,
         Upstream::Redis(_) => 2,
     };
-    let needed = clients.saturating_mul(each).saturating_add(OWN_FILES);
+    let own = match config.admin {
+        None => OWN_FILES,
+        Some(_) => OWN_FILES + ADMIN_CONNECTIONS,
+    };
+    let needed = clients.saturating_mul(each).saturating_add(own);
     let allowed = raise(needed);
     if allowed < needed {
-        let possible = clients_within(allowed, each);
+        let possible = clients_within(allowed.saturating_sub(own), each);
         warn!(
             allowed,
             needed,
@@ -35,7 +39,7 @@ pub fn make_room_for_clients(config: &mut Config) {
 
 /// At least one: who starts a server wants to reach it.
 fn clients_within(files: usize, each: usize) -> usize {
-    (files.saturating_sub(OWN_FILES) / each).max(1)
+    (files / each).max(1)
 }
 
 /// Raises the limit as far as the system lets it, and returns what it is then.
@@ -68,9 +72,9 @@ mod tests {
 
     #[test]
     fn clients_that_fit_into_so_many_files() {
-        assert_eq!(clients_within(OWN_FILES + 200, 2), 100);
-        assert_eq!(clients_within(OWN_FILES + 201, 2), 100);
-        assert_eq!(clients_within(OWN_FILES + 200, 1), 200);
+        assert_eq!(clients_within(200, 2), 100);
+        assert_eq!(clients_within(201, 2), 100);
+        assert_eq!(clients_within(200, 1), 200);
         assert_eq!(clients_within(0, 2), 1);
     }
 }

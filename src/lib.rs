@@ -14,6 +14,7 @@
 //! | [`store`] | where locks live: Redis, or the memory of this process |
 //! | [`identity`] | the users that clients are to Redis, and their credentials |
 //! | [`transport`] | what bytes travel on, from clients and to Redis: TCP, TLS, Unix sockets |
+//! | [`admin`] | the address for operators: health, readiness |
 //! | [`reload`] | what is read again on SIGHUP |
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
 //! | [`password`] | the gate's own password |
@@ -30,6 +31,7 @@
 // Whoever works on it follows these links with `--document-private-items`.
 #![allow(rustdoc::private_intra_doc_links)]
 
+pub mod admin;
 pub mod client;
 pub mod clock;
 pub mod config;
@@ -56,9 +58,10 @@ use std::{
     time::SystemTime,
 };
 
-use tokio::sync::Notify;
-use tracing::info;
+use tokio::{net::TcpListener, sync::Notify};
+use tracing::{info, warn};
 
+use admin::{Admin, Subject};
 use client::{Shared, address::Address, command::Bounds, guard::Guard};
 use config::{Config, RedisAddress, Upstream};
 use error::Error;
@@ -104,8 +107,9 @@ pub async fn run(
         };
         info!(upstream = %config.upstream, "listening {how}on {listener}");
     }
+    let admin = listen_for_operators(&config).await?;
     tokio::select! {
-        ended = serve(&config, listeners, again.upstream.clone(), shutdown) => Ok(ended),
+        ended = serve_all(&config, listeners, admin, again.upstream.clone(), shutdown) => Ok(ended),
         never = again.whenever(reload) => match never {},
     }
 }
@@ -128,9 +132,58 @@ pub async fn serve(
     tls: Option<Arc<TlsClient>>,
     shutdown: impl Future<Output = ()>,
 ) -> Ended {
+    serve_all(config, listeners, None, tls, shutdown).await
+}
+
+/// The same, with the address for operators: it is there for as long as any client is.
+async fn serve_all(
+    config: &Config,
+    listeners: Vec<Listener>,
+    admin: Option<std::net::TcpListener>,
+    tls: Option<Arc<TlsClient>>,
+    shutdown: impl Future<Output = ()>,
+) -> Ended {
     let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
     let shared = Arc::new(shared(config, tls, port));
-    server::serve(listeners, shared, config.drain, shutdown).await
+    let admin = admin.map(|listener| {
+        let gate = Arc::clone(&shared.gate);
+        let counted = Arc::clone(&shared);
+        let families = Box::new(move || metrics::families(&counted));
+        Admin::start(listener, Subject { gate, families })
+    });
+    let shutdown = async {
+        shutdown.await;
+        admin.iter().for_each(Admin::drain);
+    };
+    let ended = server::serve(listeners, shared, config.drain, shutdown).await;
+    if let Some(admin) = admin {
+        admin.end().await;
+    }
+    ended
+}
+
+/// The address for operators, where one is configured.
+async fn listen_for_operators(config: &Config) -> Result<Option<std::net::TcpListener>, Error> {
+    let Some(config::Admin { listen }) = config.admin else {
+        return Ok(None);
+    };
+    // Bound by tokio, as all others are; served on another thread, by a runtime of its own.
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.and_then(TcpListener::into_std);
+    let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (address, listener) = bound.map_err(|source| Error::Listen {
+        place: listen.to_string(),
+        key: "admin.listen",
+        wanted: "a free address of this machine, or off",
+        source,
+    })?;
+    info!("operators find lockgate at http://{address}");
+    if !admin::is_private(address) {
+        warn!(
+            "the admin address {address} can be reached from other machines, and asks nobody for a password"
+        );
+    }
+    Ok(Some(listener))
 }
 
 /// TLS to clients, with the files that it takes.

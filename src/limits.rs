@@ -40,6 +40,9 @@ pub const READ_BYTES: usize = 64 * 1024;
 /// Open files beside those of clients: the log, the listener, connections shared by all.
 pub const OWN_FILES: usize = 64;
 
+/// Connections to the admin address at a time; one more is closed.
+pub const ADMIN_CONNECTIONS: usize = 64;
+
 /// What an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {

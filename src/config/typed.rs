@@ -15,6 +15,9 @@ use clap::Args;
 /// What every variable of the environment that is meant for this program begins with.
 const PREFIX: &str = "LOCKGATE_";
 
+/// Flags that have a shorter name than their key; as a variable, both spellings are expected.
+const SHORT: [(&str, &str); 2] = [("upstream", "upstream.url"), ("admin", "admin.listen")];
+
 /// What can be said by flags.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Flags {
@@ -30,6 +33,9 @@ pub struct Flags {
     /// read the flags of a process.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
+    /// The address for operators, over HTTP: health, and readiness; `off` is none [env: LOCKGATE_ADMIN] [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<String>,
     /// What to log: a level, or module=level, separated by commas [env: LOCKGATE_LOG] [default: info]
     #[arg(long, value_name = "DIRECTIVE")]
     pub log: Option<String>,
@@ -117,6 +123,7 @@ impl Typed {
         let flags = [
             ("listen", flags.listen),
             ("upstream.url", flags.upstream),
+            ("admin.listen", flags.admin),
             ("log", flags.log),
         ];
         Ok(Self {
@@ -178,7 +185,8 @@ impl Typed {
         let variable = variable(key);
         let environment = self.environment.remove(&variable);
         let file = self.file.remove(key);
-        let name = key.strip_suffix(".url").unwrap_or(key);
+        let name = SHORT.iter().find(|(_, long)| *long == key);
+        let name = name.map_or(key, |(short, _)| *short);
         flag.map(|text| (text, format!("--{name}")))
             .or_else(|| environment.map(|text| (text, variable)))
             .or_else(|| file.map(|text| (text, self.path.display().to_string())))
@@ -224,12 +232,12 @@ fn read_environment(
         })?;
         variables.insert(name, value);
     }
-    // The flag is `--upstream`, so both spellings are expected.
-    let (short, long) = ("LOCKGATE_UPSTREAM", "LOCKGATE_UPSTREAM_URL");
-    if let Some(url) = variables.remove(short)
-        && variables.insert(long.to_owned(), url).is_some()
-    {
-        return Err(Error::Twice(short.to_owned(), long.to_owned()));
+    for (short, long) in SHORT.map(|(short, long)| (variable(short), variable(long))) {
+        if let Some(value) = variables.remove(&short)
+            && variables.insert(long.clone(), value).is_some()
+        {
+            return Err(Error::Twice(short, long));
+        }
     }
     Ok(variables)
 }

@@ -294,6 +294,11 @@ impl Gate {
         self.store.admits_anonymous(patience)
     }
 
+    /// Whether the store would serve a client who came now; else why not, in one line.
+    pub fn is_ready(&self) -> Later<Result<(), String>> {
+        self.store.is_ready()
+    }
+
     /// Why the store does not answer those who have not authenticated, where it knows: an error's text,
     /// without the leading `-`.
     pub fn trouble(&self, database: u32) -> Option<Bytes> {

@@ -97,6 +97,14 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Whether a client who came now would be served, as far as it is for the store.
+    ///
+    /// # Errors
+    /// Why not, in one line.
+    fn is_ready(&self) -> Later<Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// How often [`Store::close_unused`] is to be called. None: never.
     fn closes_unused_every(&self) -> Option<Duration> {
         None

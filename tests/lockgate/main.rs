@@ -12,6 +12,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
 mod auth;
 mod basics;
 mod catalog;

@@ -16,6 +16,8 @@ use super::{Client, RedisServer, SOON, eventually, signal, stop};
 /// What the program logs, as text or within JSON, when it is ready for clients.
 const LISTENING: &str = "listening on ";
 const LISTENING_TLS: &str = "listening with TLS on ";
+/// The same for its admin address.
+const ADMIN: &str = "operators find lockgate at http://";
 
 /// The shortest grace time that this time to connect allows.
 pub(crate) const SHORT_GRACE: [(&str, &str); 2] = [
@@ -112,6 +114,18 @@ impl Lockgate {
                 .lines()
                 .rev()
                 .find_map(|line| after(line, LISTENING_TLS));
+            found.is_some()
+        });
+        found.expect("it was found")
+    }
+
+    /// Where operators look in, since its latest start.
+    #[track_caller]
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        let mut found = None;
+        eventually("it says where operators look in", || {
+            let log = self.log();
+            found = log.lines().rev().find_map(|line| after(line, ADMIN));
             found.is_some()
         });
         found.expect("it was found")

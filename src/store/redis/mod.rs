@@ -5,7 +5,7 @@
 //! - `link`: one connection, shared by all questions of one user about one database; Redis tells on
 //!   it when somebody else changes a lock.
 //! - `greeting`: the socket, and the first words on it; `credentials`: the very first.
-//! - `door`: whether Redis takes clients that do not authenticate.
+//! - `door`: whether Redis takes clients that do not authenticate; `readiness`: whether it serves any.
 //! - `keeper`: opens a new link whenever one breaks.
 //! - `history`: whether Redis lost data meanwhile.
 //!
@@ -43,6 +43,7 @@ mod greeting;
 mod history;
 mod keeper;
 mod link;
+mod readiness;
 mod scripts;
 pub mod settings;
 
@@ -207,6 +208,11 @@ impl Store for RedisStore {
 
     fn admits_anonymous(&self, patience: Option<Duration>) -> Later<Admission> {
         self.door.ask(patience)
+    }
+
+    fn is_ready(&self) -> Later<Result<(), String>> {
+        let settings = Arc::clone(&self.settings);
+        Box::pin(async move { readiness::is_ready(&settings).await })
     }
 
     fn may_list(&self, database: u32, user: UserId) -> Later<Result<(), Bytes>> {

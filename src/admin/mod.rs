@@ -1,0 +1,150 @@
+//! The admin address: an operator, or a program on an operator's behalf, looks in over HTTP. Off unless
+//! the configuration names an address (`admin.listen`).
+//!
+//! | route | answers |
+//! | --- | --- |
+//! | `GET /healthz` | 200 as long as the process serves |
+//! | `GET /readyz` | 200 when Redis can be reached and answers, and the gate takes clients; else 503 and why |
+//! | `GET /metrics` | what is [measured](crate::metrics), for Prometheus |
+//!
+//! It is read-only, asks nobody for a password, and never shows a token.
+//!
+//! Nothing that happens here may matter to clients, so it has a thread and a runtime of its own: a flood
+//! of requests costs what the system gives to one thread more, and a panic ends one connection. Every
+//! connection, request and write has a bound: the constants of [`connection`].
+//!
+//! - [`connection`]: one connection, and the bounds of all of them.
+//! - [`routes`]: what is answered to which request.
+//! - [`readiness`]: whether Redis answers, asked once for all who want to know.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener as StdListener},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpListener,
+    runtime::Builder,
+    sync::{Semaphore, oneshot, watch},
+    time::sleep,
+};
+use tracing::{error, warn};
+
+use crate::{gate::Gate, limits::ADMIN_CONNECTIONS, metrics::exposition::Family};
+
+mod connection;
+mod readiness;
+mod routes;
+
+use readiness::Readiness;
+use routes::Routes;
+
+/// How long to wait after the system had no socket for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What is looked at.
+pub struct Subject {
+    /// Where clients wait for locks.
+    pub gate: Arc<Gate>,
+    /// Everything that is measured.
+    pub families: Box<dyn Fn() -> Vec<Family> + Send + Sync>,
+}
+
+/// How far the gate is with its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serving,
+    /// No new clients; those who are there are let finish.
+    Draining,
+    Over,
+}
+
+/// The admin address, while it is served. Dropped, it ends.
+#[derive(Debug)]
+pub struct Admin {
+    stage: watch::Sender<Stage>,
+    /// Nothing is ever sent: it closes when the thread is done.
+    done: oneshot::Receiver<()>,
+}
+
+impl Admin {
+    /// Serves this address from now on. Where the system has no thread for it, the log says so, and
+    /// clients are served without.
+    pub fn start(listener: StdListener, subject: Subject) -> Self {
+        let (stage, watch) = watch::channel(Stage::Serving);
+        let (running, done) = oneshot::channel();
+        let thread = thread::Builder::new().name("admin".to_owned());
+        let started = thread.spawn(move || {
+            if let Err(error) = run(listener, subject, watch) {
+                error!(%error, "the admin address is not served");
+            }
+            drop(running);
+        });
+        if let Err(error) = started {
+            error!(%error, "the admin address is not served: no thread for it");
+        }
+        Self { stage, done }
+    }
+
+    /// The gate shuts down: it is not ready any more.
+    pub fn drain(&self) {
+        self.stage.send_replace(Stage::Draining);
+    }
+
+    /// Ends it; returns when nothing listens any more.
+    pub async fn end(self) {
+        self.stage.send_replace(Stage::Over);
+        // Closed without a message: that is the end.
+        let _ = self.done.await;
+    }
+}
+
+/// Whether only this machine can reach the address.
+pub fn is_private(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        let mut over = stage.clone();
+        let routes = Arc::new(Routes {
+            readiness: Readiness::new(subject.gate),
+            families: subject.families,
+            stage,
+        });
+        tokio::select! {
+            () = accept(&listener, &routes) => {}
+            // The sender is gone where the gate is.
+            _ = over.wait_for(|stage| *stage == Stage::Over) => {}
+        }
+        Ok(())
+    })
+    // With the runtime, connections that are still open end.
+}
+
+/// Accepts connections for ever. One too many is closed.
+async fn accept(listener: &TcpListener, routes: &Arc<Routes>) {
+    let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                    let routes = Arc::clone(routes);
+                    tokio::spawn(async move {
+                        connection::serve(stream, routes).await;
+                        drop(place);
+                    });
+                }
+            }
+            Err(error) => {
+                warn!(%error, "cannot accept a connection at the admin address");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Whether a client who came now would be served by Redis: asked as a client asks, on a connection of its
+//! own, since a shared one does not show that Redis is full, or that nobody new can reach it.
+
+use tokio::time::timeout;
+
+use super::{
+    credentials::{Line, Login, ask, log_in},
+    greeting::{NoLink, dial, lossy},
+    settings::RedisSettings,
+};
+
+/// Whether Redis answers, as lockgate's own account where it has one. Takes no longer than a connection and
+/// an answer may.
+///
+/// # Errors
+/// Why not, in one line. (Before authentication Redis does not say that it is still loading.)
+pub(super) async fn is_ready(settings: &RedisSettings) -> Result<(), String> {
+    let answered = match dial(settings).await {
+        Ok(mut stream) => timeout(settings.timeout, async {
+            if let Some(own) = &settings.own
+                && let Login::Refused(text) = log_in(&mut stream, own).await?
+            {
+                return Err(NoLink::WrongPassword(text));
+            }
+            let answer = ask(&mut stream, &[b"PING"]).await;
+            match answer.map_err(|error| NoLink::Failed(error.to_string()))? {
+                Line::Error(text) if !asks_who_it_is(&text) => Err(NoLink::Refused(text)),
+                Line::Good | Line::Error(_) => Ok(()),
+            }
+        })
+        .await
+        .unwrap_or_else(|_| Err(NoLink::Failed("it does not answer".to_owned()))),
+        Err(no_link) => Err(no_link),
+    };
+    answered.map_err(|no_link| {
+        settings.unreachable(&match no_link {
+            NoLink::Failed(reason) => reason,
+            NoLink::Refused(text) | NoLink::WrongPassword(text) => lossy(&text),
+        })
+    })
+}
+
+/// It serves those who say who they are, or may do more than this one.
+fn asks_who_it_is(error: &[u8]) -> bool {
+    error.starts_with(b"NOAUTH") || error.starts_with(b"NOPERM")
+}
