@@ -21,6 +21,7 @@
 //! | [`files`] | how many files, and so clients, the system allows |
 //! | [`counters`], [`seldom`] | what happened how often; what is logged no more than so often a minute |
 //! | [`metrics`] | what is measured, as Prometheus reads it |
+//! | [`shown`] | names as people are shown them |
 //!
 //! Invariants, each held by a test:
 //! - `lock` does no I/O, reads no clock, draws no random number, and imports nothing of this crate
@@ -48,13 +49,17 @@ pub mod reload;
 pub mod resp;
 pub mod seldom;
 pub mod server;
+pub mod shown;
 pub mod store;
 pub mod transport;
 
 use std::{
     future::Future,
     io,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::SystemTime,
 };
 
@@ -139,17 +144,25 @@ pub async fn serve(
 async fn serve_all(
     config: &Config,
     listeners: Vec<Listener>,
-    admin: Option<std::net::TcpListener>,
+    admin: Option<(std::net::TcpListener, Vec<String>)>,
     tls: Option<Arc<TlsClient>>,
     shutdown: impl Future<Output = ()>,
 ) -> Ended {
     let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
     let shared = Arc::new(shared(config, tls, port));
-    let admin = admin.map(|listener| {
-        let gate = Arc::clone(&shared.gate);
-        let counted = Arc::clone(&shared);
-        let families = Box::new(move || metrics::families(&counted));
-        Admin::start(listener, Subject { gate, families })
+    let admin = admin.map(|(listener, hosts)| {
+        let (measured, counted) = (Arc::clone(&shared), Arc::clone(&shared));
+        let upstream = shared.upstream.as_ref();
+        let subject = Subject {
+            gate: Arc::clone(&shared.gate),
+            families: Box::new(move || metrics::families(&measured)),
+            clients: Box::new(move || counted.clients.load(Ordering::Relaxed)),
+            max_clients: shared.limits.clients,
+            upstream: upstream.map(|address| address.endpoint.to_string()),
+            started: shared.started,
+            hosts,
+        };
+        Admin::start(listener, subject)
     });
     let shutdown = async {
         shutdown.await;
@@ -162,9 +175,11 @@ async fn serve_all(
     ended
 }
 
-/// The address for operators, where one is configured.
-async fn listen_for_operators(config: &Config) -> Result<Option<std::net::TcpListener>, Error> {
-    let Some(config::Admin { listen }) = config.admin else {
+/// The address for operators, where one is configured, and its names.
+async fn listen_for_operators(
+    config: &Config,
+) -> Result<Option<(std::net::TcpListener, Vec<String>)>, Error> {
+    let Some(config::Admin { listen, hosts }) = config.admin.clone() else {
         return Ok(None);
     };
     // Bound by tokio, as all others are; served on another thread, by a runtime of its own.
@@ -183,7 +198,7 @@ async fn listen_for_operators(config: &Config) -> Result<Option<std::net::TcpLis
             "the admin address {address} can be reached from other machines, and asks nobody for a password"
         );
     }
-    Ok(Some(listener))
+    Ok(Some((listener, hosts)))
 }
 
 /// TLS to clients, with the files that it takes.

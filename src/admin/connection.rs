@@ -11,6 +11,7 @@ use std::{
 
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -29,13 +30,17 @@ const HEADERS: usize = 64;
 /// slow requests as well as connections that are kept open without any.
 const REQUEST_WITHIN: Duration = Duration::from_secs(20);
 
+/// What the system keeps for a reader that takes nothing, in bytes; Linux keeps twice as much.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+
 /// How long a reader may take nothing of what is written for it.
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Serves one connection to its end.
 pub(super) async fn serve(stream: TcpStream, routes: Arc<Routes>) {
+    let small = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
     // A connection that takes no options is gone already.
-    if stream.set_nodelay(true).is_err() {
+    if stream.set_nodelay(true).is_err() || small.is_err() {
         return;
     }
     let answer = |request: Request<Incoming>| {

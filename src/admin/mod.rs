@@ -5,6 +5,8 @@
 //! | --- | --- |
 //! | `GET /healthz` | 200 as long as the process serves |
 //! | `GET /readyz` | 200 when Redis can be reached and answers, and the gate takes clients; else 503 and why |
+//! | `GET /` | the page: what is held and awaited now, and the last minutes |
+//! | `GET /events` | what the page shows, once a second, as server-sent events |
 //! | `GET /metrics` | what is [measured](crate::metrics), for Prometheus |
 //!
 //! It is read-only, asks nobody for a password, and never shows a token.
@@ -15,6 +17,7 @@
 //!
 //! - [`connection`]: one connection, and the bounds of all of them.
 //! - [`routes`]: what is answered to which request.
+//! - [`readers`]: those who look at the page, and what they are told; [`history`]: the last minutes.
 //! - [`readiness`]: whether Redis answers, asked once for all who want to know.
 
 use std::{
@@ -33,12 +36,17 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use crate::{gate::Gate, limits::ADMIN_CONNECTIONS, metrics::exposition::Family};
+use crate::{gate::Gate, limits::ADMIN_CONNECTIONS, lock::Time, metrics::exposition::Family};
 
 mod connection;
+mod history;
+mod host;
+mod readers;
 mod readiness;
 mod routes;
 
+use host::Hosts;
+use readers::Watch;
 use readiness::Readiness;
 use routes::Routes;
 
@@ -51,6 +59,16 @@ pub struct Subject {
     pub gate: Arc<Gate>,
     /// Everything that is measured.
     pub families: Box<dyn Fn() -> Vec<Family> + Send + Sync>,
+    /// How many clients are connected now.
+    pub clients: Box<dyn Fn() -> usize + Send + Sync>,
+    /// How many may be.
+    pub max_clients: usize,
+    /// Where Redis is; none where locks live in this process.
+    pub upstream: Option<String>,
+    /// When the gate started.
+    pub started: Time,
+    /// Names of this address beside its IP addresses and `localhost`, in lower case.
+    pub hosts: Vec<String>,
 }
 
 /// How far the gate is with its life.
@@ -111,11 +129,21 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        let mut over = stage.clone();
+        let (mut over, mut draining) = (stage.clone(), stage.clone());
+        let readiness = Arc::new(Readiness::new(Arc::clone(&subject.gate)));
+        let hosts = Hosts::new(subject.hosts.clone());
+        let watch = Arc::new(Watch::new(subject, Arc::clone(&readiness)));
         let routes = Arc::new(Routes {
-            readiness: Readiness::new(subject.gate),
-            families: subject.families,
+            readiness,
+            hosts,
+            watch: Arc::clone(&watch),
             stage,
+        });
+        tokio::spawn(Arc::clone(&watch).go_on());
+        tokio::spawn(async move {
+            // Where the sender is gone, so is everything.
+            let _ = draining.wait_for(|stage| *stage >= Stage::Draining).await;
+            watch.end();
         });
         tokio::select! {
             () = accept(&listener, &routes) => {}

@@ -3,7 +3,8 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    task::{Context, Poll},
+    sync::Arc,
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -14,20 +15,24 @@ use hyper::{
 };
 use tokio::sync::watch;
 
-use super::{Stage, readiness::Readiness};
-use crate::metrics::{
-    CONTENT_TYPE,
-    exposition::{self, Family},
+use super::{
+    Stage,
+    host::Hosts,
+    readers::{Events, Watch},
+    readiness::Readiness,
 };
+use crate::metrics::{CONTENT_TYPE, exposition};
 
 const TEXT: &str = "text/plain; charset=utf-8";
+const EVENT_STREAM: &str = "text/event-stream";
 
 /// With every answer: a browser is to do nothing with it but show it, to nobody else, and to keep none.
 const ALWAYS: [(HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),
     (
         header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+         frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -40,8 +45,9 @@ const ALWAYS: [(HeaderName, &str); 6] = [
 
 /// What answers need.
 pub(super) struct Routes {
-    pub(super) readiness: Readiness,
-    pub(super) families: Box<dyn Fn() -> Vec<Family> + Send + Sync>,
+    pub(super) readiness: Arc<Readiness>,
+    pub(super) hosts: Hosts,
+    pub(super) watch: Arc<Watch>,
     pub(super) stage: watch::Receiver<Stage>,
 }
 
@@ -51,6 +57,9 @@ enum Route {
     Health,
     Ready,
     Metrics,
+    Events,
+    /// A file of the page: its type, and what is in it.
+    File(&'static str, &'static str),
 }
 
 impl Route {
@@ -59,6 +68,14 @@ impl Route {
             "/healthz" => Self::Health,
             "/readyz" => Self::Ready,
             "/metrics" => Self::Metrics,
+            "/events" => Self::Events,
+            "/" => Self::File("text/html; charset=utf-8", include_str!("page/page.html")),
+            "/page.css" => Self::File("text/css; charset=utf-8", include_str!("page/page.css")),
+            "/page.js" => Self::File(
+                "text/javascript; charset=utf-8",
+                include_str!("page/page.js"),
+            ),
+            "/icon.svg" => Self::File("image/svg+xml", include_str!("page/icon.svg")),
             _ => return None,
         })
     }
@@ -80,9 +97,28 @@ impl Routes {
             Route::Health => text(StatusCode::OK, "ok\n"),
             Route::Ready => self.ready().await,
             Route::Metrics => {
-                let text = exposition::text(&(self.families)());
-                answer(StatusCode::OK, CONTENT_TYPE, Answer(Some(text.into())))
+                let text = exposition::text(&self.watch.families());
+                answer(StatusCode::OK, CONTENT_TYPE, Answer::whole(text))
             }
+            Route::Events | Route::File(..) if !self.hosts.allow(host(request)) => text(
+                StatusCode::MISDIRECTED_REQUEST,
+                "this name is not among those that this address is known by (admin.hosts)\n",
+            ),
+            Route::Events => self.events(request.method()),
+            Route::File(kind, file) => answer(StatusCode::OK, kind, Answer::whole(file)),
+        }
+    }
+
+    fn events(&self, method: &Method) -> Response<Answer> {
+        if *self.stage.borrow() >= Stage::Draining {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "shutting down\n");
+        }
+        if *method == Method::HEAD {
+            return answer(StatusCode::OK, EVENT_STREAM, Answer::Whole(None));
+        }
+        match self.watch.read() {
+            Some(events) => answer(StatusCode::OK, EVENT_STREAM, Answer::Events(events)),
+            None => text(StatusCode::SERVICE_UNAVAILABLE, "as many look as may\n"),
         }
     }
 
@@ -97,8 +133,15 @@ impl Routes {
     }
 }
 
+/// The name that a request came by.
+fn host(request: &Request<Incoming>) -> Option<&str> {
+    let host = request.headers().get(header::HOST)?;
+    // What is no text is no name either.
+    Some(host.to_str().unwrap_or_default())
+}
+
 fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Answer> {
-    answer(status, TEXT, Answer(Some(text.into())))
+    answer(status, TEXT, Answer::whole(text))
 }
 
 fn answer(status: StatusCode, kind: &'static str, body: Answer) -> Response<Answer> {
@@ -114,7 +157,18 @@ fn answer(status: StatusCode, kind: &'static str, body: Answer) -> Response<Answ
 
 /// The body of an answer.
 #[derive(Debug)]
-pub(super) struct Answer(Option<Bytes>);
+pub(super) enum Answer {
+    /// All of it, until it is taken.
+    Whole(Option<Bytes>),
+    /// One piece after the other.
+    Events(Events),
+}
+
+impl Answer {
+    fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self::Whole(Some(bytes.into()))
+    }
+}
 
 impl Body for Answer {
     type Data = Bytes;
@@ -122,17 +176,25 @@ impl Body for Answer {
 
     fn poll_frame(
         self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let whole = self.get_mut().0.take();
-        Poll::Ready(whole.map(|whole| Ok(Frame::data(whole))))
+        let next = match self.get_mut() {
+            Self::Whole(whole) => whole.take(),
+            Self::Events(events) => ready!(events.next.poll_recv(cx)),
+        };
+        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        matches!(self, Self::Whole(None))
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.as_ref().map_or(0, |whole| whole.len() as u64))
+        match self {
+            Self::Whole(whole) => {
+                SizeHint::with_exact(whole.as_ref().map_or(0, |whole| whole.len() as u64))
+            }
+            Self::Events(_) => SizeHint::default(),
+        }
     }
 }

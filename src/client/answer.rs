@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::{
     error,
-    gate::{Grant, Info},
+    gate::{Grant, Info, Label},
     lock::Refusal,
     resp::{Protocol, Writer},
 };
@@ -60,6 +60,11 @@ pub(super) fn info(out: &mut BytesMut, protocol: Protocol, info: Result<Info, By
         Some((snapshot, client)) => (Some(snapshot), client.as_deref()),
         None => (None, None),
     };
+    let texts = [
+        ("client", client.map(|client| client.address.to_string())),
+        ("client-name", client.map(Label::name)),
+        ("client-library", client.map(Label::library)),
+    ];
     let held_here = here.and_then(|here| here.held_here_ms);
     let numbers = [
         ("held", i64::from(info.look.held)),
@@ -80,11 +85,13 @@ pub(super) fn info(out: &mut BytesMut, protocol: Protocol, info: Result<Info, By
             number(here.map_or(0, |here| here.longest_wait_ms)),
         ),
     ];
-    writer.map(numbers.len() + 1);
+    writer.map(numbers.len() + texts.len());
     for (field, value) in numbers {
         writer.bulk(field);
         writer.integer(value);
     }
-    writer.bulk("client");
-    writer.bulk(client.unwrap_or_default());
+    for (field, value) in texts {
+        writer.bulk(field);
+        writer.bulk(value.unwrap_or_default());
+    }
 }

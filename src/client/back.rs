@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     clock,
+    gate::Said,
     limits::{AMENDED_ENTRIES, OWED_REPLIES, QUEUED_COMMANDS},
     resp::{Protocol, RequestScanner},
     transport::stream::Stream,
@@ -252,18 +253,44 @@ impl Back {
         }
     }
 
-    /// As [`sent`](Self::sent), for a command that [`is_login`], with its arguments.
+    /// As [`sent`](Self::sent), for a command that [`is_login`], with what it says of who the client is, and of
+    /// how it is called.
     pub(super) fn sent_login(
+        &mut self,
+        command: &RequestScanner,
+        who: &[Bytes],
+        called: &[Bytes],
+    ) -> Result<(), Uncountable> {
+        match self {
+            Self::Relay(relay) => {
+                relay.state.sent_login(command, who, called)?;
+                is_not_endless(&relay.state)
+            }
+            Self::Local(_) => Ok(()),
+        }
+    }
+
+    /// As [`sent`](Self::sent), for a command that may say something of the client itself, with its
+    /// arguments.
+    pub(super) fn sent_naming(
         &mut self,
         command: &RequestScanner,
         arguments: &[Bytes],
     ) -> Result<(), Uncountable> {
         match self {
             Self::Relay(relay) => {
-                relay.state.sent_login(command, arguments)?;
+                relay.state.sent_naming(command, arguments)?;
                 is_not_endless(&relay.state)
             }
             Self::Local(_) => Ok(()),
+        }
+    }
+
+    /// What the client said of itself.
+    pub(super) fn said(&self) -> Said<'_> {
+        match self {
+            Self::Relay(relay) => relay.state.said(),
+            Self::Local(local) => local.said(),
         }
     }
 

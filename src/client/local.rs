@@ -19,6 +19,7 @@ use super::{
     table::{Entry, ORDINARY_COMMANDS},
 };
 use crate::{
+    gate::Said,
     lock::Time,
     resp::{Protocol, Writer},
 };
@@ -127,6 +128,15 @@ impl Local {
     /// The name that the client gave its connection; empty without one.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the client said of itself.
+    pub fn said(&self) -> Said<'_> {
+        Said {
+            name: self.name.as_bytes(),
+            library: self.lib_name.as_bytes(),
+            version: self.lib_ver.as_bytes(),
+        }
     }
 
     /// The protocol of the next reply.

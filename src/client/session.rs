@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     error::SHUTDOWN,
-    gate::{self, Answer, Grant, Info, Pending},
+    gate::{self, Answer, Grant, Info, Label, Pending},
     limits::{LEAST_BUFFER_BYTES, LINE_BYTES},
     lock::{Token, UserId},
     resp::{Protocol, RequestScanner},
@@ -178,7 +178,7 @@ impl Session {
         Ok(Self {
             who: gate::Client {
                 user: UserId::ANONYMOUS,
-                label: Arc::from(peer),
+                label: Arc::new(Label::of(peer)),
             },
             admitted: None,
             client,

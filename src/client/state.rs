@@ -25,23 +25,28 @@
 //! of those that [`command`](Command) knows; and a Redis Cluster that takes a shard channel away while
 //! its client unsubscribes from it.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, num::NonZeroU32};
 
 use bytes::Bytes;
 use thiserror::Error;
 
 use super::amend::Amendment;
-use crate::resp::{Protocol, ProtocolError, ReplyScanner, ReplyStep, RequestScanner};
+use crate::{
+    gate::Said,
+    resp::{Protocol, ProtocolError, ReplyScanner, ReplyStep, RequestScanner},
+};
 
 mod command;
 mod login;
+mod naming;
 mod replies;
 mod visibility;
 
 use command::{Command, ReplyMode};
-pub use command::{is_plain, is_plain_in_any_case};
+pub use command::{is_naming, is_plain, is_plain_in_any_case};
 pub use login::Identity;
 use login::Logins;
+use naming::Naming;
 pub use visibility::Visibility;
 
 /// Goes to Redis in the place of the other two.
@@ -126,6 +131,10 @@ pub struct State {
     login: Option<u64>,
     logins_sent: u64,
     logins: Logins,
+    /// Counts what may have said something of the client itself.
+    names_sent: u32,
+    /// Of what it said; few clients say anything.
+    naming: Option<Box<Naming>>,
     /// Redis may have logged in before it refused what else it was asked.
     login_in_doubt: bool,
     subscriptions: Subscriptions,
@@ -166,7 +175,10 @@ impl State {
             return Ok(());
         }
         self.primed = command::primes_next(command, self.primed);
-        let command = Command::of(command).ok_or(Uncountable::Doubtful)?;
+        let mut command = Command::of(command).ok_or(Uncountable::Doubtful)?;
+        if command.names() {
+            command = command.named(self.next_name());
+        }
         match command {
             Command::Stream => self.uncountable = true,
             Command::Auth { .. } | Command::Hello { login: Some(_), .. } => {
@@ -178,22 +190,46 @@ impl State {
         Ok(())
     }
 
-    /// As [`State::sent`], for an `AUTH` or `HELLO` with these arguments: what it says of who the client
-    /// is will be known. Of one that was but [`State::sent`] it is not.
+    /// As [`State::sent`], for an `AUTH` or `HELLO` that says with these arguments who the client is, and
+    /// with those how it is called: that will be known. Of one that was but [`State::sent`] it is not.
     ///
     /// # Errors
     /// As [`State::sent`].
     pub fn sent_login(
         &mut self,
         command: &RequestScanner,
-        arguments: &[Bytes],
+        who: &[Bytes],
+        called: &[Bytes],
     ) -> Result<(), Uncountable> {
-        let before = self.logins_sent;
+        let (before, names_before) = (self.logins_sent, self.names_sent);
         self.sent(command)?;
         if self.logins_sent > before {
-            self.logins.sent(self.logins_sent, arguments);
+            self.logins.sent(self.logins_sent, who);
         }
+        self.offer_name(names_before, called);
         Ok(())
+    }
+
+    /// As [`State::sent`], for a command with these arguments that may say something of the client itself:
+    /// it is shown what Redis accepts. Of one that was but [`State::sent`] nothing is known.
+    ///
+    /// # Errors
+    /// As [`State::sent`].
+    pub fn sent_naming(
+        &mut self,
+        command: &RequestScanner,
+        arguments: &[Bytes],
+    ) -> Result<(), Uncountable> {
+        let before = self.names_sent;
+        self.sent(command)?;
+        self.offer_name(before, arguments);
+        Ok(())
+    }
+
+    /// What the client said of itself, as Redis accepted it.
+    pub fn said(&self) -> Said<'_> {
+        let naming = self.naming.as_ref();
+        naming.map_or_else(Said::default, |naming| naming.said())
     }
 
     /// As [`State::sent`], for so many commands, one at least, whose names are all such that
@@ -436,6 +472,26 @@ impl State {
 
 /// The queue.
 impl State {
+    fn next_name(&mut self) -> NonZeroU32 {
+        let next = NonZeroU32::MIN.saturating_add(self.names_sent);
+        self.names_sent = if next == NonZeroU32::MAX {
+            0
+        } else {
+            next.get()
+        };
+        next
+    }
+
+    /// The command just sent said this, unless it was none that could.
+    fn offer_name(&mut self, before: u32, arguments: &[Bytes]) {
+        if let Some(number) = NonZeroU32::new(self.names_sent)
+            && self.names_sent != before
+            && (self.naming.is_some() || Naming::is_in(arguments))
+        {
+            self.naming.get_or_insert_default().sent(number, arguments);
+        }
+    }
+
     fn push(&mut self, command: Command) {
         self.commands_owed += 1;
         Self::push_merged(&mut self.owed, command);
@@ -495,6 +551,9 @@ impl State {
         self.database = 0;
         self.login = None;
         self.logins.reset();
+        if let Some(naming) = &mut self.naming {
+            naming.reset();
+        }
         self.login_in_doubt = false;
         self.subscriptions = Subscriptions::default();
         // As Redis does: the SKIP of this very command goes on.

@@ -41,13 +41,17 @@ use crate::{
     store::{Admission, Later, Listener, LockName, Look, Needed, Store},
 };
 
+mod label;
 mod pending;
 mod released;
 mod timers;
+mod view;
 
+pub use label::{Label, SAID_BYTES, Said};
 pub use pending::{Answer, Bound, Grant, Pending};
 use released::Released;
 use timers::Timers;
+pub use view::{Busy, Held, View};
 
 /// After a connection to the store was lost, its locks are asked about again one by one, this many
 /// microseconds apart: 5,000 a second.
@@ -55,6 +59,10 @@ const REASK_SPACING_MICROS: u64 = 200;
 
 /// What a name costs in a list beside its bytes: `$1024\r\n` and `\r\n`.
 const NAME_OVERHEAD_BYTES: usize = 10;
+
+/// Parts of the table of queues. While one is looked at nothing in it changes, so each is to be small: with
+/// 100,000 locks some hundreds.
+const SHARDS: usize = 256;
 
 /// Queues that are told of a loss of data before other tasks get their turn.
 const TOLD_AT_A_TIME: usize = 100;
@@ -87,8 +95,8 @@ pub struct Gate {
 pub struct Client {
     /// On whose behalf.
     pub user: UserId,
-    /// Where it comes from, as `address:port`.
-    pub label: Arc<str>,
+    /// How it is shown.
+    pub label: Arc<Label>,
 }
 
 /// What a client wants done to get a lock.
@@ -127,7 +135,7 @@ pub struct Info {
     /// What the store says now.
     pub look: Look,
     /// What this gate knows.
-    pub here: Option<(Snapshot, Option<Arc<str>>)>,
+    pub here: Option<(Snapshot, Option<Arc<Label>>)>,
 }
 
 struct Entry {
@@ -136,14 +144,14 @@ struct Entry {
     /// Whom to tell that a lease is bound no longer: one, or two while one follows the other.
     sessions: Vec<(RequestId, Mailbox)>,
     /// Who was granted the lock last.
-    holder: Option<Arc<str>>,
+    holder: Option<Arc<Label>>,
     wake_at: Option<Time>,
 }
 
 struct Caller {
     reply_to: oneshot::Sender<Reply>,
     user: UserId,
-    label: Arc<str>,
+    label: Arc<Label>,
     mailbox: Option<Mailbox>,
 }
 
@@ -163,7 +171,7 @@ impl Gate {
     pub fn new(store: Arc<dyn Store>, settings: Settings, limits: Limits) -> Arc<Self> {
         let timers = Arc::new(Timers::default());
         let gate = Arc::new_cyclic(|this| Self {
-            queues: DashMap::new(),
+            queues: DashMap::with_shard_amount(SHARDS),
             known: AtomicUsize::new(0),
             calling: AtomicUsize::new(0),
             asking: AtomicUsize::new(0),

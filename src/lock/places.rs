@@ -122,6 +122,11 @@ impl Places {
             .map(|waiting| waiting.since)
     }
 
+    /// Those who wait, in the order in which they came; who joined a place stands there.
+    pub fn each_waiting(&self) -> impl Iterator<Item = &Waiting> {
+        self.taken.values().flat_map(|place| &place.requests)
+    }
+
     /// The place of this owner, if somebody waits there.
     pub fn of_owner(&self, user: UserId, token: &Token) -> Option<&Place> {
         let no = self.by_owner.get(&(token.clone(), user))?;

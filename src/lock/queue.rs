@@ -39,6 +39,7 @@ use super::{
 };
 
 mod answers;
+mod looks;
 mod questions;
 mod rights;
 mod upkeep;

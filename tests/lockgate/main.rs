@@ -21,6 +21,7 @@ mod faults;
 mod headline;
 mod hostile;
 mod identity;
+mod labels;
 mod leaving;
 mod life;
 mod nonsense;

@@ -63,7 +63,8 @@ impl Client {
                     if matches!(self.requests.name(), b"AUTH" | b"HELLO") {
                         let frame = Bytes::copy_from_slice(&bytes[frame_at..at]);
                         let arguments = arguments(&frame, 100).expect("it was scanned");
-                        self.state.sent_login(&self.requests, &arguments)?;
+                        self.state
+                            .sent_login(&self.requests, &arguments, &arguments)?;
                     } else {
                         self.state.sent(&self.requests)?;
                     }

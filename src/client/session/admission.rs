@@ -59,6 +59,10 @@ impl Session {
 
     /// A lock command has its turn: it runs as soon as it is known on whose behalf.
     pub(super) fn admit(&mut self, frame: Bytes) {
+        let said = self.back.said();
+        if !self.who.label.says(said) {
+            self.who.label = Arc::new(self.who.label.saying(said));
+        }
         if self.is_admitted() {
             return self.run_or_refuse(&frame);
         }

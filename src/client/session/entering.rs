@@ -92,7 +92,9 @@ impl Session {
         if self.back.streams() {
             self.back
                 .pass_on(&mut BytesMut::from(command), command.len());
-            if let Err(error) = self.back.sent_login(&self.scanner, says) {
+            let called = arguments(&Bytes::copy_from_slice(command), LOCK_COMMAND_BYTES);
+            let called = called.unwrap_or_default();
+            if let Err(error) = self.back.sent_login(&self.scanner, says, &called) {
                 self.fail(format!("ERR {error}"));
             }
             return;

@@ -16,7 +16,7 @@ use crate::{
         amend::{self, Amendment},
         back::is_login,
         command::{Verb, is_cross_protocol},
-        state::{Uncountable, is_plain, is_plain_in_any_case},
+        state::{Uncountable, is_naming, is_plain, is_plain_in_any_case},
     },
     error::NOAUTH,
     limits::LOCK_COMMAND_BYTES,
@@ -339,8 +339,14 @@ impl Session {
         } else if let Some(arguments) = self.login() {
             self.ahead.turn(self.frame_bytes());
             self.passing = self.scanned;
-            if let Err(error) = self.back.sent_login(&self.scanner, &arguments) {
+            if let Err(error) = self.back.sent_login(&self.scanner, &arguments, &arguments) {
                 self.fail(format!("ERR {error}"));
+            }
+        } else if let Some(arguments) = self.naming() {
+            self.ahead.turn(self.frame_bytes());
+            self.passing = self.scanned;
+            if let Err(error) = self.back.sent_naming(&self.scanner, &arguments) {
+                self.fail(self.uncountable(error));
             }
         } else if let Some(stand_in) = self.back.stand_in(&self.scanner) {
             let frame = self.take_frame();
@@ -367,6 +373,15 @@ impl Session {
     /// The arguments of the command just read, where it may say who the client is.
     fn login(&self) -> Option<Vec<Bytes>> {
         if !is_login(self.scanner.name()) {
+            return None;
+        }
+        self.arguments_read()
+    }
+
+    /// The arguments of the command just read, where it may say something of the client itself.
+    fn naming(&self) -> Option<Vec<Bytes>> {
+        let says = self.scanner.argument_beginning(1)?;
+        if self.scanner.name() != b"CLIENT" || !is_naming(says) {
             return None;
         }
         self.arguments_read()

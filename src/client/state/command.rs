@@ -1,6 +1,8 @@
 //! What of a command the counting of replies needs: most are ordinary, with one reply and no
 //! effect on the connection.
 
+use std::num::NonZeroU32;
+
 use crate::{
     client::command::Verb,
     resp::{NAME_BYTES, Protocol, RequestScanner},
@@ -34,6 +36,12 @@ pub(super) enum Command {
     Hello {
         protocol: Option<Protocol>,
         login: Option<u64>,
+        /// The number of what it says of the client itself (`SETNAME`).
+        naming: Option<NonZeroU32>,
+    },
+    /// `CLIENT SETNAME`, `CLIENT SETINFO`, by their number.
+    Naming {
+        number: Option<NonZeroU32>,
     },
     Reset,
     Reply(ReplyMode),
@@ -128,6 +136,11 @@ pub fn is_plain_in_any_case(name: &[u8]) -> bool {
     is_plain(upper)
 }
 
+/// This subcommand of `CLIENT` says something of the client itself.
+pub fn is_naming(subcommand: &[u8]) -> bool {
+    c_equal(subcommand, b"SETNAME") || c_equal(subcommand, b"SETINFO")
+}
+
 impl Command {
     /// None where it depends on the chance of Redis's hash tables what is run.
     pub(super) fn of(command: &RequestScanner) -> Option<Self> {
@@ -193,6 +206,8 @@ impl Command {
         Self::Hello {
             protocol,
             login: (login && protocol.is_some()).then_some(0),
+            // Whether it says anything, its arguments tell.
+            naming: (options > 0 && protocol.is_some()).then_some(NonZeroU32::MIN),
         }
     }
 
@@ -201,7 +216,15 @@ impl Command {
             return Some(Self::Ordinary(1));
         };
         if !c_equal(subcommand, b"REPLY") {
-            return Some(Self::Ordinary(1));
+            let says = match command.argument_count() {
+                3 => c_equal(subcommand, b"SETNAME"),
+                4 => c_equal(subcommand, b"SETINFO"),
+                _ => false,
+            };
+            return Some(match says {
+                true => Self::Naming { number: None },
+                false => Self::Ordinary(1),
+            });
         }
         if subcommand.contains(&0) {
             return None;
@@ -229,9 +252,40 @@ impl Command {
             Self::Hello {
                 protocol,
                 login: Some(_),
+                naming,
             } => Self::Hello {
                 protocol,
                 login: Some(number),
+                naming,
+            },
+            other => other,
+        }
+    }
+
+    /// It may say something of the client itself.
+    pub(super) fn names(self) -> bool {
+        matches!(
+            self,
+            Self::Naming { .. }
+                | Self::Hello {
+                    naming: Some(_),
+                    ..
+                }
+        )
+    }
+
+    /// With the number of what it says of the client itself.
+    pub(super) fn named(self, number: NonZeroU32) -> Self {
+        match self {
+            Self::Naming { .. } => Self::Naming {
+                number: Some(number),
+            },
+            Self::Hello {
+                protocol, login, ..
+            } => Self::Hello {
+                protocol,
+                login,
+                naming: Some(number),
             },
             other => other,
         }

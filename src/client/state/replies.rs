@@ -1,5 +1,7 @@
 //! What each reply is an answer to, and what follows from it.
 
+use std::num::NonZeroU32;
+
 use super::{
     Received, State, Subscriptions, Uncountable,
     command::{Command, Confirmation},
@@ -147,7 +149,13 @@ impl State {
                 self.database = database.ok_or(Uncountable::Doubtful)?;
             }
             Command::Auth { number } => self.logged_in(number),
-            Command::Hello { protocol, login } => {
+            Command::Naming { number } => self.named(number),
+            Command::Hello {
+                protocol,
+                login,
+                naming,
+            } => {
+                self.named(naming);
                 if let Some(protocol) = protocol {
                     self.protocol = protocol;
                 }
@@ -168,6 +176,12 @@ impl State {
             }
         }
         Ok(true)
+    }
+
+    fn named(&mut self, number: Option<NonZeroU32>) {
+        if let (Some(number), Some(naming)) = (number, &mut self.naming) {
+            naming.accepted(number);
+        }
     }
 
     fn logged_in(&mut self, number: u64) {
@@ -195,6 +209,17 @@ impl State {
                 ..
             } => self.login_in_doubt |= self.logins.refused(number, as_nobody),
             _ => {}
+        }
+        if let Command::Naming {
+            number: Some(number),
+        }
+        | Command::Hello {
+            naming: Some(number),
+            ..
+        } = command
+            && let Some(naming) = &mut self.naming
+        {
+            naming.refused(number);
         }
     }
 

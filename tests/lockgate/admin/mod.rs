@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use crate::support::{Http, Lockgate, RedisServer};
 
 mod bounds;
+mod events;
 mod readiness;
 mod routes;
 

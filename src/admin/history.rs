@@ -1,0 +1,220 @@
+//! The last minutes in numbers: a sample a second, kept whether anybody looks or not, since an operator
+//! often opens the page after the incident. A sample is what was counted in its second.
+
+use std::{
+    collections::VecDeque,
+    time::{Instant, SystemTime},
+};
+
+use serde_json::{Value, json};
+
+use crate::metrics::{
+    exposition::{Family, Value as Measured},
+    histogram::Distribution,
+};
+
+/// Samples that are kept: ten minutes. Each takes some 80 bytes.
+const SAMPLES: usize = 600;
+
+/// What was counted since the start; none of what is not counted at all, as without a Redis.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counted {
+    /// Locks granted.
+    pub(super) grants: Option<u64>,
+    /// Commands that passed to Redis as they are.
+    pub(super) relayed: Option<u64>,
+    /// Commands of lockgate's own.
+    pub(super) asked: Option<u64>,
+    waits: Option<Distribution>,
+}
+
+/// What happened in a second or so.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// Milliseconds since 1970.
+    at_ms: u64,
+    /// By the second.
+    grants: Option<f64>,
+    relayed: Option<f64>,
+    asked: Option<f64>,
+    /// At its end.
+    waiters: usize,
+    /// Of the grants in it, in milliseconds.
+    median_wait_ms: Option<f64>,
+    p99_wait_ms: Option<f64>,
+}
+
+/// The samples of the last minutes.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    samples: VecDeque<Sample>,
+    before: Option<(Instant, Counted)>,
+}
+
+impl Counted {
+    pub(super) fn of(families: &[Family]) -> Self {
+        let sum = |name| {
+            let family = families.iter().find(|family| family.name == name)?;
+            let numbers = family.samples.iter().map(|sample| match &sample.value {
+                Measured::Whole(number) => *number,
+                _ => 0,
+            });
+            Some(numbers.sum())
+        };
+        let waits = families
+            .iter()
+            .find(|family| family.name == "lockgate_wait_seconds")
+            .and_then(|family| match &family.samples.first()?.value {
+                Measured::Distribution(waits) => Some(waits.clone()),
+                _ => None,
+            });
+        Self {
+            grants: sum("lockgate_grants_total"),
+            relayed: sum("lockgate_relayed_commands_total"),
+            asked: sum("lockgate_upstream_commands_total"),
+            waits,
+        }
+    }
+}
+
+impl History {
+    /// One more second is over.
+    pub(super) fn add(&mut self, counted: Counted, waiters: usize) {
+        let now = Instant::now();
+        if let Some((since, before)) = self.before.replace((now, counted.clone())) {
+            let seconds = (now - since).as_secs_f64().max(f64::MIN_POSITIVE);
+            let rate = |now: Option<u64>, before: Option<u64>| {
+                Some(now?.saturating_sub(before?) as f64 / seconds)
+            };
+            let waits = counted.waits.zip(before.waits);
+            let waited = waits.and_then(|(now, before)| difference(&now, &before));
+            let quantile = |of| waited.as_ref().map(|waited| quantile_ms(waited, of));
+            if self.samples.len() >= SAMPLES {
+                self.samples.pop_front();
+            }
+            self.samples.push_back(Sample {
+                at_ms: unix_ms(),
+                grants: rate(counted.grants, before.grants),
+                relayed: rate(counted.relayed, before.relayed),
+                asked: rate(counted.asked, before.asked),
+                waiters,
+                median_wait_ms: quantile(0.5),
+                p99_wait_ms: quantile(0.99),
+            });
+        }
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn all(&self) -> Value {
+        self.samples.iter().map(Sample::json).collect()
+    }
+
+    /// The latest one.
+    pub(super) fn latest(&self) -> Value {
+        self.samples.back().map_or(Value::Null, Sample::json)
+    }
+}
+
+impl Sample {
+    /// As the page reads it, in this order: a list is shorter than names.
+    fn json(&self) -> Value {
+        let short = |number: Option<f64>| number.map(|number| (number * 10.0).round() / 10.0);
+        json!([
+            self.at_ms,
+            short(self.grants),
+            short(self.relayed),
+            short(self.asked),
+            self.waiters,
+            short(self.median_wait_ms),
+            short(self.p99_wait_ms),
+        ])
+    }
+}
+
+/// Milliseconds since 1970.
+pub(super) fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// What was counted between; none where nothing was.
+fn difference(now: &Distribution, before: &Distribution) -> Option<Distribution> {
+    let counts = now.counts.iter().zip(&before.counts);
+    let between = Distribution {
+        bounds: now.bounds,
+        counts: counts
+            .map(|(now, before)| now.saturating_sub(*before))
+            .collect(),
+        sum_micros: 0,
+    };
+    (between.count() > 0).then_some(between)
+}
+
+/// The time that this part of all stayed below, in milliseconds: within its range as if all times in it were
+/// spread evenly, as Prometheus has it; of those beyond the last range, the end of that.
+fn quantile_ms(times: &Distribution, part: f64) -> f64 {
+    let rank = part * times.count() as f64;
+    let (mut below, mut from) = (0.0, 0);
+    for (bound, count) in times.bounds.iter().zip(&times.counts) {
+        let count = *count as f64;
+        if count > 0.0 && below + count >= rank {
+            let within = (rank - below) / count;
+            return (from as f64 + (*bound - from) as f64 * within) / 1_000.0;
+        }
+        below += count;
+        from = *bound;
+    }
+    from as f64 / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::exposition::Family;
+
+    const BOUNDS: &[u64] = &[10_000, 20_000, 40_000];
+
+    fn distribution(counts: [u64; 4]) -> Distribution {
+        Distribution {
+            bounds: BOUNDS,
+            counts: counts.to_vec(),
+            sum_micros: 0,
+        }
+    }
+
+    #[test]
+    fn quantiles_lie_within_their_range() {
+        let times = distribution([0, 100, 100, 0]);
+        assert_eq!(quantile_ms(&times, 0.25), 15.0);
+        assert_eq!(quantile_ms(&times, 0.5), 20.0);
+        assert_eq!(quantile_ms(&times, 0.99), 39.6);
+        assert_eq!(quantile_ms(&distribution([0, 0, 0, 5]), 0.5), 40.0);
+        assert_eq!(quantile_ms(&distribution([1, 0, 0, 0]), 0.99), 9.9);
+        let (before, now) = (distribution([5, 5, 0, 0]), distribution([5, 7, 0, 0]));
+        assert_eq!(difference(&now, &before).unwrap().counts, [0, 2, 0, 0]);
+        assert!(difference(&now, &now).is_none());
+    }
+
+    #[test]
+    fn a_sample_is_what_was_counted_in_its_second_and_only_so_many_are_kept() {
+        let counted =
+            |grants| Counted::of(&[Family::counter("lockgate_grants_total", "Grants.", grants)]);
+        let mut history = History::default();
+        history.add(counted(1_000), 0);
+        assert_eq!(history.latest(), Value::Null, "a second has a beginning");
+        for second in 1..=SAMPLES as u64 + 10 {
+            // However short this second is here, nothing was granted in it.
+            history.add(counted(1_000), second as usize);
+        }
+        let samples = history.all();
+        let samples = samples.as_array().unwrap();
+        assert_eq!(samples.len(), SAMPLES);
+        assert_eq!(samples[0][4], 11, "the oldest go");
+        assert_eq!(
+            (&samples[0][1], &samples[0][2]),
+            (&json!(0.0), &Value::Null)
+        );
+        history.add(counted(1_001), 0);
+        assert!(history.latest()[1].as_f64().unwrap() > 0.0);
+    }
+}

@@ -1,0 +1,57 @@
+//! Names are whatever bytes a client chose. Shown to people, on a page or a terminal, they must be neither
+//! commands to the terminal, nor turn round the text beside them, nor look like another name.
+
+use std::fmt::Write;
+
+/// These bytes as text: printable characters as they are, everything else as `\x1b` or `\u{202e}`, and
+/// `\` as `\\`, so that different bytes never look the same.
+pub fn shown(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                // Of these only `escape_debug` thinks that they stand between quotes.
+                '"' | '\'' => text.push(character),
+                '\\' => text.push_str("\\\\"),
+                _ if character.is_ascii_control() => {
+                    // Writing into a string cannot fail.
+                    let _ = write!(text, "\\x{:02x}", u32::from(character));
+                }
+                _ => text.extend(character.escape_debug()),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printable_stays_and_everything_else_is_escaped() {
+        let cases: [(&[u8], &str); 9] = [
+            (b"order:42", "order:42"),
+            ("größe ☃ שלום".as_bytes(), "größe ☃ שלום"),
+            (
+                b"<script>alert('1')</script>",
+                "<script>alert('1')</script>",
+            ),
+            (b"a\\x00", "a\\\\x00"),
+            (
+                b"a\0\r\n\t\x1b[2J\x7f",
+                "a\\x00\\x0d\\x0a\\x09\\x1b[2J\\x7f",
+            ),
+            (b"\xff\xc3(", "\\xff\\xc3("),
+            ("a\u{202e}b\u{200b}".as_bytes(), "a\\u{202e}b\\u{200b}"),
+            ("\u{85}\u{2028}".as_bytes(), "\\u{85}\\u{2028}"),
+            (b"", ""),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(shown(bytes), text);
+        }
+    }
+}
