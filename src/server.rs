@@ -103,7 +103,9 @@ async fn accept(
             Ok(accepted) => accepted,
             Err(error) => {
                 shared.counters().failed_accepts.count();
-                log_refusal(&error);
+                if let Some(left_out) = shared.warnings.accepts.is_due() {
+                    warn!(left_out, %error, "cannot accept a client; is the limit of open files too low?");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -195,10 +197,6 @@ fn poll_accept(
         }
     }
     Poll::Pending
-}
-
-fn log_refusal(error: &io::Error) {
-    warn!(%error, "cannot accept a client; is the limit of open files too low?");
 }
 
 /// One client too many is told so. Before a handshake nothing can be told.

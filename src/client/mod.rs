@@ -112,6 +112,8 @@ const HANDSHAKES_A_MINUTE: u64 = 20;
 pub struct Warnings {
     /// As many clients as there may be.
     pub full: Seldom,
+    /// The system has no socket for a client.
+    pub accepts: Seldom,
     /// A client did not get through its handshake.
     pub handshakes: Seldom,
     /// Somebody speaks HTTP.
@@ -124,6 +126,7 @@ impl Default for Warnings {
     fn default() -> Self {
         Self {
             full: Seldom::new(1),
+            accepts: Seldom::new(1),
             handshakes: Seldom::new(HANDSHAKES_A_MINUTE),
             cross_protocol: Seldom::new(1),
             uncountable: Seldom::new(1),

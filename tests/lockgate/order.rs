@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::support::{Client, Machine, Place, Value, frame, words};
+use crate::support::{Client, Machine, Place, Value, counted, frame, words};
 
 /// Commands and their replies; the order among them can be seen from the replies.
 type Script = [(&'static str, Value)];
@@ -206,6 +206,7 @@ fn a_lock_that_can_never_be_granted_says_so() {
         assert_eq!(shared.read_reply(), "PONG");
         assert_eq!(shared.read_reply(), 1);
         assert_eq!(shared.say("TRYLOCK k TOKEN three"), "three");
+        assert_eq!(counted(&mut place.client(), "refused_deadlocks"), 1);
     });
 }
 

@@ -1,11 +1,16 @@
 //! Each limit is reached: the client is told, or not read from; it is counted; and what is within the
 //! limit is served as ever.
 
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
 use super::counted;
 use crate::{
     scale::pour,
     support::{
-        Client, Lockgate, Machine, Place, RedisServer, SHORT_GRACE, eventually, frame, free_address,
+        Client, Lockgate, Machine, Place, Proxy, RedisServer, SHORT_GRACE, eventually, frame,
+        free_address,
     },
 };
 
@@ -249,6 +254,62 @@ fn time_to_connect_and_to_answer() {
     assert!(reply.error().starts_with("UPSTREAM"), "{reply:?}");
     redis.go_on();
     assert_eq!(counted(&mut client, "unanswered_questions"), 1);
+}
+
+#[test]
+fn a_lease_shorter_than_the_way_to_redis() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let proxy = Proxy::before(redis.address());
+    let gate = Lockgate::start_with(&["--upstream", &proxy.url()], &SHORT_GRACE);
+    let mut client = gate.client();
+    assert_eq!(client.say("LOCK k TOKEN first"), "first");
+    assert_eq!(client.say("UNLOCK k first"), 1);
+    proxy.delay(Duration::from_millis(100));
+    let reply = client.say("LOCK k TOKEN t PX 50");
+    assert!(reply.error().starts_with("EXPIRED"), "{reply:?}");
+    proxy.delay(Duration::ZERO);
+    assert_eq!(counted(&mut client, "expired_grants"), 1);
+    assert_eq!(client.say("LOCK k TOKEN u WAIT 5000"), "u");
+}
+
+#[test]
+fn no_way_to_redis() {
+    let _machine = Machine::shared();
+    let mut redis = RedisServer::start(&[]);
+    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);
+    redis.kill();
+    let mut client = gate.client();
+    let reply = client.say("PING");
+    assert!(reply.error().starts_with("UPSTREAM"), "{reply:?}");
+    client.is_closed_by_the_server();
+    redis.restart();
+    assert_eq!(counted(&mut gate.client(), "unreachable_upstream"), 1);
+}
+
+/// Who comes then waits at the door, and is served once there is room.
+#[test]
+fn open_files() {
+    let _machine = Machine::shared();
+    let gate = Lockgate::start(&[]);
+    let (mut other, pid) = (gate.client(), Pid::from_raw(gate.pid() as i32));
+    assert_eq!(other.say("PING"), "PONG");
+    let files = std::fs::read_dir(format!("/proc/{}/fd", gate.pid())).unwrap();
+    let as_now = Rlimit {
+        current: Some(files.count() as u64),
+        ..getrlimit(Resource::Nofile)
+    };
+    let before = prlimit(pid, Resource::Nofile, as_now).unwrap();
+    let mut client = gate.client();
+    client.send(&["PING"]);
+    eventually("the system has none for it", || {
+        counted(&mut other, "failed_accepts") > 0
+    });
+    eventually("the log says so", || {
+        gate.log().contains("cannot accept a client")
+    });
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    assert_eq!(client.read_reply(), "PONG");
 }
 
 #[test]
