@@ -77,6 +77,9 @@ fn what_came_before_is_answered() {
         let said = said_until_closed(place.client(), request);
         assert_eq!(said, b"+PONG\r\n$1\r\nt\r\n");
         assert_eq!(place.client().say("UNLOCK k t"), 1);
+        let request = b"PING\r\nECHO a\r\nPOST / HTTP/1.1\r\n\r\n";
+        let said = said_until_closed(place.client(), request);
+        assert_eq!(said, b"+PONG\r\n$1\r\na\r\n");
     });
 }
 
