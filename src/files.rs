@@ -42,8 +42,8 @@ fn clients_within(files: usize, each: usize) -> usize {
     (files / each).max(1)
 }
 
-/// Raises the limit as far as the system lets it, and returns what it is then.
-fn raise(needed: usize) -> usize {
+/// Raises the limit of open files as far as the system lets it, and returns what it is then.
+pub fn raise(needed: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
     // Some systems name a maximum that they do not allow.
     for wanted in [limit.maximum, Some(needed as u64)] {

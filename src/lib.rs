@@ -214,8 +214,11 @@ fn tls_to_clients(config: &Config) -> Result<Option<Arc<TlsServer>>, Error> {
     server.map(|server| Some(Arc::new(server))).map_err(wrong)
 }
 
-/// TLS to Redis, with the files that it takes.
-fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
+/// TLS to Redis, with the files that it takes. None: that is not what this configuration wants.
+///
+/// # Errors
+/// A file is of no use.
+pub fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
     let (Some(tls), Upstream::Redis(RedisAddress { place, .. })) =
         (&config.upstream_tls, &config.upstream)
     else {

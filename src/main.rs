@@ -24,6 +24,7 @@ use tokio::{
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
+mod demo;
 mod program;
 
 use program::{
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
         Some(Command::Completions { shell }) => {
             arguments::print_completions(shell);
             Exit::Done
+        }
+        Some(Command::Demo(arguments)) => {
+            log_to_stderr("error");
+            demo::run(arguments)
         }
         None if check_config => check::check(flags, std::env::vars_os()),
         None => serve(flags),

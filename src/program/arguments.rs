@@ -7,6 +7,7 @@ use clap_complete::Shell;
 use lockgate::config::Flags;
 
 use super::exit;
+use crate::demo;
 
 /// The version, and the commit that it was built of where that is known (`build.rs`).
 const VERSION: &str = env!("LOCKGATE_VERSION");
@@ -35,6 +36,8 @@ pub(crate) struct Arguments {
 /// What there is beside serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Show on this terminal what lockgate does for a Redis: clients that spin, and clients that wait in it
+    Demo(demo::Arguments),
     /// Print what a shell needs to complete the flags of lockgate
     ///
     /// For example: lockgate completions bash > /etc/bash_completion.d/lockgate

@@ -21,6 +21,12 @@ pub(crate) enum Exit {
     UselessFile,
     /// Told to end, it did, but cut clients that were not done within `drain`, or when told twice.
     ClientsCut,
+    /// `lockgate demo` found no Redis server installed here.
+    NoServer,
+    /// `lockgate demo` cannot reach Redis, or Redis refuses what it asks.
+    NoRedis,
+    /// `lockgate demo` was told to end before it was done; as shells have it for Ctrl-C.
+    Interrupted,
 }
 
 /// What `--help` says of them.
@@ -31,7 +37,10 @@ Exit codes:
   2  wrong use: a flag, a variable of the environment, or the configuration file
   3  an address or a socket cannot be listened on
   4  a file that the configuration names is of no use: a certificate, a key or a password
-  5  told to end, but clients were cut that were not done within `drain`, or when told twice";
+  5  told to end, but clients were cut that were not done within `drain`, or when told twice
+  6  demo: no Redis server is installed here, and none was named
+  7  demo: Redis cannot be reached, or refuses what is asked
+  130  demo: ended before it was done";
 
 impl Exit {
     /// That the configuration is refused.
@@ -58,6 +67,9 @@ impl Exit {
             Self::CannotListen => 3,
             Self::UselessFile => 4,
             Self::ClientsCut => 5,
+            Self::NoServer => 6,
+            Self::NoRedis => 7,
+            Self::Interrupted => 130,
         }
     }
 }

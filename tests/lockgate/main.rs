@@ -17,6 +17,7 @@ mod auth;
 mod basics;
 mod catalog;
 mod crowd;
+mod demo;
 mod faults;
 mod headline;
 mod hostile;

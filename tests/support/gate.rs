@@ -360,7 +360,7 @@ fn launch(
 }
 
 /// The program, told nothing by the environment of whoever runs the tests.
-fn program() -> Command {
+pub(crate) fn program() -> Command {
     without_our_environment(Command::new(env!("CARGO_BIN_EXE_lockgate")))
 }
 

@@ -27,7 +27,7 @@ mod redis_server;
 
 pub(crate) use certificates::{Authority, Pair, text};
 pub(crate) use client::{Client, Value, counted, frame, words};
-pub(crate) use gate::{Ended, Lockgate, SHORT_GRACE, run_to_its_end};
+pub(crate) use gate::{Ended, Lockgate, SHORT_GRACE, program, run_to_its_end};
 pub(crate) use http::{Answer, Http};
 pub(crate) use monitor::Monitor;
 pub(crate) use proxy::Proxy;

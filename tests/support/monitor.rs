@@ -58,9 +58,14 @@ impl Monitor {
     /// The commands seen so far of which some argument is `key`, in order; everything that Redis
     /// executed before this call is among them.
     pub(crate) fn commands_on(&mut self, key: &str) -> Vec<Vec<String>> {
+        self.commands_where(|argument| argument == key)
+    }
+
+    /// The same where this holds of some argument.
+    pub(crate) fn commands_where(&mut self, holds: impl Fn(&str) -> bool) -> Vec<Vec<String>> {
         let mut commands = self.all_so_far();
         commands.retain(|command| {
-            !HOUSEKEEPING.contains(&command[0].as_str()) && command[1..].iter().any(|a| a == key)
+            !HOUSEKEEPING.contains(&command[0].as_str()) && command[1..].iter().any(|a| holds(a))
         });
         commands
     }

@@ -3,7 +3,7 @@
 use std::{fs, net::TcpListener, time::Instant};
 
 use super::{Authority, SecureRedis};
-use crate::support::{Lockgate, Machine, Pair, SOON, eventually, text};
+use crate::support::{Lockgate, Machine, Pair, SOON, eventually, run_to_its_end, text};
 
 /// A gate in front of it that has this certificate, and believes this authority.
 fn gate_with(redis: &SecureRedis, authority: &Authority, pair: Option<&Pair>) -> Lockgate {
@@ -63,6 +63,24 @@ fn commands_locks_and_pushes_pass_in_both_protocols() {
         info.contains(&format!("lockgate_upstream:{place}")),
         "{info}"
     );
+}
+
+/// As lockgate itself: the address by a flag, the authority by the environment.
+#[test]
+fn the_demo_can_be_shown_with_it() {
+    let _machine = Machine::shared();
+    let authority = Authority::new();
+    let pair = authority.issue("redis", "127.0.0.1");
+    let redis = SecureRedis::start(&authority, &pair, &[]);
+    let ca = authority.file();
+    let small = ["--clients", "5", "--hold", "1ms", "--poll", "5ms"];
+    let arguments = [&["demo", "--upstream", &redis.url], &small[..]].concat();
+    let ended = run_to_its_end(&arguments, &[("LOCKGATE_UPSTREAM_CA", text(&ca))]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert!(ended.stdout.contains(&redis.url), "{}", ended.stdout);
+    let refused = run_to_its_end(&arguments, &[]);
+    // Not believed; or there is nobody to be believed on this machine.
+    assert!(matches!(refused.code, Some(4 | 7)), "{}", refused.stderr);
 }
 
 #[test]

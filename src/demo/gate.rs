@@ -1,0 +1,110 @@
+//! The lockgate of the demo: the library itself, as the program runs it, on a thread of its own in this
+//! process, so that nothing is left of it whatever ends the demo. It listens on a free port of this machine.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use lockgate::{
+    config::Config,
+    transport::{
+        endpoint::{Endpoint, Place},
+        listener::Listener,
+        tls::TlsClient,
+    },
+};
+use tokio::{runtime::Builder, sync::oneshot};
+
+use super::{
+    Failure,
+    client::{Client, Reply, Target, Trouble},
+};
+
+/// How long the first lock may take: a lockgate grants nothing for `write_back.grace` when it meets a Redis
+/// that started just before it.
+const FIRST_WITHIN_MS: &str = "5000";
+
+/// How long clients may take to be done at the end; all of them are gone by then.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// A lockgate that serves. It ends when this is dropped, once what its clients left is released.
+pub(super) struct Gate {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Gate {
+    /// Starts it in front of what this configuration calls upstream.
+    pub(super) async fn start(
+        mut config: Config,
+        tls: Option<Arc<TlsClient>>,
+    ) -> Result<Self, Failure> {
+        config.drain = DRAIN;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
+        // One thread serves clients in the order in which they were heard.
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let thread = thread::Builder::new().name("lockgate".to_owned());
+        let thread = thread.spawn(move || {
+            runtime.block_on(async {
+                let address = (Ipv4Addr::LOCALHOST, 0).into();
+                let listener = match Listener::tcp(address, None).await {
+                    Ok(listener) => listener,
+                    Err(error) => return drop(tell.send(Err(error))),
+                };
+                if tell.send(Ok(listener.port())).is_ok() {
+                    let shutdown = async { drop(stopped.await) };
+                    lockgate::serve(&config, vec![listener], tls, shutdown).await;
+                }
+            });
+        })?;
+        let port = told.await.map_err(io::Error::other)??;
+        let port = port.ok_or_else(|| io::Error::other("the listener has no port"))?;
+        Ok(Self {
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it is, for those who say to it what they say to Redis.
+    pub(super) fn target(&self, redis: &Target) -> Target {
+        let place = Place::Tcp {
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+        };
+        Target {
+            endpoint: Endpoint::new(place, None),
+            ..redis.clone()
+        }
+    }
+}
+
+/// Takes the lock once and gives it back: a lockgate that has been running for a while is what is measured.
+pub(super) async fn try_once(target: &Target, key: &str) -> Result<(), Trouble> {
+    let mut client = Client::connect(target).await?;
+    let lock = ["LOCK", key, "TOKEN", "probe", "WAIT", FIRST_WITHIN_MS];
+    match client.call(&lock).await? {
+        Reply::Text(_) => {}
+        _ => return Err(Trouble::Strange),
+    }
+    match client.call(&["UNLOCK", key, "probe"]).await? {
+        Reply::Integer(1) => Ok(()),
+        _ => Err(Trouble::Lost),
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Where it panicked, it said so.
+            let _ = thread.join();
+        }
+    }
+}

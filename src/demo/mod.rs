@@ -1,0 +1,517 @@
+//! `lockgate demo`: what lockgate does for a given Redis, on one terminal, in seconds. The same clients take
+//! one lock, first spinning, as everybody does, then through a lockgate in front of the same Redis; every
+//! figure that is shown was measured meanwhile.
+//!
+//! - [`contest`]: the clients, and what became of them.
+//! - [`client`]: how each of them speaks to Redis and to lockgate.
+//! - [`observer`]: what Redis tells of itself.
+//! - [`server`]: the Redis that is started where none is named.
+//! - [`gate`]: the lockgate.
+//! - [`progress`], [`report`]: what is seen.
+//!
+//! It leaves nothing: the keys have a name of their own and are deleted at the end, also after Ctrl-C, and
+//! would expire anyway; the server that it starts ends with it; the lockgate is a thread.
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    iter,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
+
+use clap::Args;
+use lockgate::{
+    config::{self, Config, Flags, RedisAddress, Upstream},
+    files,
+    limits::OWN_FILES,
+    transport::{endpoint::Endpoint, tls::TlsClient},
+};
+use thiserror::Error;
+use tokio::{
+    runtime::Builder,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use crate::program::exit::Exit;
+
+mod client;
+mod contest;
+mod gate;
+mod observer;
+mod progress;
+mod report;
+mod server;
+
+use client::{Target, Trouble};
+use contest::{Contest, LONGEST, Outcome, Rules, Way};
+use gate::Gate;
+use observer::Observer;
+use progress::Progress;
+use report::Comparison;
+use server::Server;
+
+/// Most clients.
+const MOST_CLIENTS: usize = 10_000;
+
+/// Longest hold, and longest sleep between two attempts; the shortest is a millisecond.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Files that one client costs: its own end, lockgate's end, and lockgate's connection to Redis.
+const FILES_EACH: usize = 3;
+
+/// For how long it is seen whether others are at work.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// How long removing the keys may take.
+const CLEAN_WITHIN: Duration = Duration::from_secs(2);
+
+/// How the demo is called.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Arguments {
+    /// The Redis to show it with, as in lockgate's own --upstream; without it one is started for the demo
+    ///
+    /// Certificates and a password can be in the environment, as LOCKGATE_UPSTREAM_CA and
+    /// LOCKGATE_UPSTREAM_PASSWORD. Two keys named lockgate:demo:… are used there, and removed at the end.
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// How many clients want the lock, from 1 to 10000
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clients)]
+    clients: usize,
+    /// How long each of them holds it, from 1ms to 10s
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = pause)]
+    hold: Duration,
+    /// How long those who spin sleep between two attempts, from 1ms to 10s
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = pause)]
+    poll: Duration,
+}
+
+/// Why there is no comparison.
+#[derive(Debug, Error)]
+enum Failure {
+    /// The arguments do not go together.
+    #[error("{0}")]
+    Wrong(String),
+    /// The upstream is refused.
+    #[error("{0}")]
+    Configuration(#[from] config::Error),
+    /// A file for TLS is of no use.
+    #[error("{0}")]
+    Tls(#[from] lockgate::error::Error),
+    /// No server is installed, and none was named.
+    #[error(
+        "there is no redis-server (or valkey-server) here to show it with. Install one:\n\n  \
+         Debian, Ubuntu  apt-get install redis-server\n  \
+         Fedora, RHEL    dnf install redis      (or valkey)\n  \
+         Alpine          apk add redis          (or valkey)\n  \
+         Arch            pacman -S valkey\n  \
+         macOS           brew install redis\n\n\
+         or name one that is running:\n\n  \
+         lockgate demo --upstream redis://127.0.0.1:6379"
+    )]
+    NoServer,
+    /// The installed server does not start.
+    #[error("{} does not start: {said}", program.display())]
+    NotStarted {
+        /// The server.
+        program: PathBuf,
+        /// The last that it said.
+        said: String,
+    },
+    /// Redis cannot be reached, or does not do what is asked.
+    #[error("Redis: {trouble}{}", hint(trouble))]
+    Redis {
+        /// Why.
+        trouble: Trouble,
+    },
+    /// The same of the lockgate before it.
+    #[error("through lockgate: {0}")]
+    Lockgate(Trouble),
+    /// Somebody wants it to end.
+    #[error("ended before it was done{}", if *.is_clean { "; nothing is left of it" } else { "" })]
+    Interrupted {
+        /// No key is left in Redis.
+        is_clean: bool,
+    },
+    /// The system has not what it takes.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl Failure {
+    fn interrupted() -> Self {
+        Self::Interrupted { is_clean: false }
+    }
+
+    fn redis(trouble: Trouble) -> Self {
+        Self::Redis { trouble }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Wrong(_) => Exit::Wrong,
+            Self::Configuration(error) => Exit::of_configuration(error),
+            Self::Tls(error) => Exit::of_gate(error),
+            Self::NoServer => Exit::NoServer,
+            Self::Redis { .. } => Exit::NoRedis,
+            Self::Interrupted { .. } => Exit::Interrupted,
+            Self::NotStarted { .. } | Self::Lockgate(_) | Self::System(_) => Exit::Failed,
+        }
+    }
+}
+
+/// What may help.
+fn hint(trouble: &Trouble) -> &'static str {
+    match trouble {
+        Trouble::Said(text) if text.starts_with("NOAUTH") || text.starts_with("WRONGPASS") => {
+            "\n(a user and password can be in the URL, or the password in LOCKGATE_UPSTREAM_PASSWORD)"
+        }
+        Trouble::Said(text) if text.starts_with("NOPERM") => {
+            "\n(the demo needs INFO, SET, EVAL, EVALSHA and DEL, and the keys lockgate:demo:*)"
+        }
+        _ => "",
+    }
+}
+
+/// Whether somebody wants the demo to end.
+#[derive(Clone)]
+struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// By Ctrl-C, or because the terminal is closed, or by whoever runs services.
+    fn on_signals() -> io::Result<Self> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let (tell, told) = watch::channel(false);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+                tell.send_replace(true);
+            }
+        });
+        Ok(Self(told))
+    }
+
+    /// Returns when that is so.
+    async fn told(&self) {
+        // The task that tells lives as long as the runtime.
+        let _ = self.0.clone().wait_for(|told| *told).await;
+    }
+}
+
+/// Shows it.
+pub(crate) fn run(arguments: Arguments) -> Exit {
+    let shown = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::from)
+        .and_then(|runtime| runtime.block_on(show(arguments)));
+    match shown {
+        Ok(()) => Exit::Done,
+        // Whoever reads only the beginning wants no more.
+        Err(Failure::System(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+        Err(failure) => {
+            eprintln!("lockgate demo: {failure}");
+            failure.exit()
+        }
+    }
+}
+
+async fn show(arguments: Arguments) -> Result<(), Failure> {
+    let stop = Stop::on_signals()?;
+    let rules = rules(&arguments)?;
+    make_room(rules.clients)?;
+    let (config, redis, server) = match &arguments.upstream {
+        Some(url) => {
+            let (config, redis) = configuration(url, about_upstream())?;
+            (config, redis, None)
+        }
+        None => {
+            let program = server::installed().ok_or(Failure::NoServer)?;
+            let server = Server::start(&program, rules.clients);
+            let server = unless(&stop, server).await?;
+            let url = format!("redis://{}", server.address());
+            let (config, redis) = configuration(&url, iter::empty())?;
+            (config, redis, Some(server))
+        }
+    };
+    let tls = lockgate::tls_to_redis(&config)?;
+    let target = Target {
+        endpoint: Endpoint::new(redis.place, tls.clone()),
+        user: redis.user,
+        password: redis.password,
+        within: config.connect_timeout,
+    };
+    let stage = Stage {
+        rules,
+        stop,
+        config,
+        tls,
+        target,
+        keys: Keys::new(),
+        is_own: server.is_some(),
+        upstream: arguments.upstream,
+    };
+    let observer = unless(&stage.stop, stage.observer()).await?;
+    let result = stage.perform(observer).await;
+    let is_clean = stage.clean().await;
+    // Not before its keys are removed.
+    drop(server);
+    result.map_err(|failure| match failure {
+        Failure::Interrupted { .. } => Failure::Interrupted { is_clean },
+        failure => failure,
+    })
+}
+
+/// All that a performance takes.
+struct Stage {
+    rules: Rules,
+    stop: Stop,
+    config: Config,
+    tls: Option<Arc<TlsClient>>,
+    target: Target,
+    keys: Keys,
+    /// The Redis was started for this.
+    is_own: bool,
+    upstream: Option<String>,
+}
+
+/// The locks; a name that nobody else has stands in both.
+struct Keys {
+    spinning: String,
+    lockgate: String,
+}
+
+impl Keys {
+    fn new() -> Self {
+        let name = uuid::Uuid::new_v4().simple();
+        Self {
+            spinning: format!("lockgate:demo:{name}:spinning"),
+            lockgate: format!("lockgate:demo:{name}:lockgate"),
+        }
+    }
+}
+
+impl Stage {
+    /// Whoever cannot even look has done nothing that would have to be cleaned.
+    async fn observer(&self) -> Result<Observer, Failure> {
+        let observer = Observer::connect(&self.target).await;
+        observer.map_err(|trouble| match trouble {
+            Trouble::Broken(error) => {
+                let text = format!("cannot connect to {}: {error}", self.config.upstream);
+                Failure::redis(io::Error::new(error.kind(), text).into())
+            }
+            other => Failure::redis(other),
+        })
+    }
+
+    async fn perform(&self, mut observer: Observer) -> Result<(), Failure> {
+        let rules = self.rules;
+        let others = unless(&self.stop, self.look_around(&mut observer)).await?;
+        let spinning = self
+            .contest(Way::Spinning, &self.target, &mut observer)
+            .await?;
+        let gate = Gate::start(self.config.clone(), self.tls.clone()).await?;
+        let target = gate.target(&self.target);
+        unless(&self.stop, async {
+            let tried = gate::try_once(&target, &self.keys.lockgate).await;
+            tried.map_err(Failure::Lockgate)
+        })
+        .await?;
+        let lockgate = self.contest(Way::Lockgate, &target, &mut observer).await?;
+        let comparison = Comparison {
+            rules,
+            spinning,
+            lockgate,
+            others,
+            upstream: self
+                .upstream
+                .as_ref()
+                .map(|_| self.config.upstream.to_string()),
+        };
+        say(&comparison.text())
+    }
+
+    /// Sees who Redis is, that it lets us do what we want to do, and whether others are at work: how many
+    /// commands they sent in [`QUIET`].
+    async fn look_around(&self, observer: &mut Observer) -> Result<u64, Failure> {
+        let tried = async {
+            let first = observer.look().await?;
+            contest::try_once(observer, &self.keys.spinning).await?;
+            Ok(first)
+        };
+        let first = tried.await.map_err(Failure::redis)?;
+        let needed = self.rules.clients + 1;
+        if let Some(most) = first.most_clients
+            && most < first.clients + needed
+        {
+            return Err(Failure::Wrong(format!(
+                "{} clients are more than this Redis takes: it has {} of at most {most} (maxclients)",
+                self.rules.clients, first.clients
+            )));
+        }
+        let place = match self.is_own {
+            true => format!(
+                "{}, started for this, at {}",
+                first.server, self.config.upstream
+            ),
+            false => format!("{} at {}", first.server, self.config.upstream),
+        };
+        say(&report::introduction(self.rules, &place))?;
+        let before = observer.look().await.map_err(Failure::redis)?;
+        sleep(QUIET).await;
+        let after = observer.look().await.map_err(Failure::redis)?;
+        Ok(before.others_until(&after))
+    }
+
+    async fn contest(
+        &self,
+        way: Way,
+        target: &Target,
+        observer: &mut Observer,
+    ) -> Result<Outcome, Failure> {
+        let contest = Contest {
+            rules: self.rules,
+            way,
+            target,
+            key: match way {
+                Way::Spinning => &self.keys.spinning,
+                Way::Lockgate => &self.keys.lockgate,
+            },
+        };
+        let done = Arc::new(AtomicUsize::new(0));
+        let bar = Progress::start(
+            way.name(),
+            way.color().1,
+            self.rules.clients,
+            Arc::clone(&done),
+        );
+        let outcome = contest.run(observer, done, &self.stop).await;
+        drop(bar);
+        let outcome = outcome?;
+        say(&report::line(way, self.rules, &outcome))?;
+        Ok(outcome)
+    }
+
+    /// Removes the keys, and tells whether nothing is left. Where Redis has gone away they expire, or went
+    /// with it.
+    async fn clean(&self) -> bool {
+        let removed = async {
+            let mut observer = Observer::connect(&self.target).await?;
+            observer
+                .call(&["DEL", &self.keys.spinning, &self.keys.lockgate])
+                .await
+        };
+        let is_clean = matches!(timeout(CLEAN_WITHIN, removed).await, Ok(Ok(_)));
+        if !is_clean && !self.is_own {
+            eprintln!(
+                "lockgate demo: cannot remove {} and {}, which expire within 30 s",
+                self.keys.spinning, self.keys.lockgate
+            );
+        }
+        is_clean || self.is_own
+    }
+}
+
+/// Does it, unless the demo is to end before.
+async fn unless<T>(
+    stop: &Stop,
+    what: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        done = what => done,
+        () = stop.told() => Err(Failure::interrupted()),
+    }
+}
+
+/// Without colours where they are not wanted, or cannot be shown.
+fn say(text: &str) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{text}")?;
+    Ok(out.flush()?)
+}
+
+fn clients(text: &str) -> Result<usize, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number| (1..=MOST_CLIENTS).contains(number));
+    number.ok_or_else(|| format!("a whole number from 1 to {MOST_CLIENTS} is allowed"))
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    let allowed = Duration::from_millis(1)..=LONGEST_PAUSE;
+    let pause = humantime::parse_duration(text).ok();
+    let pause = pause.filter(|pause| allowed.contains(pause));
+    pause.ok_or_else(|| "a time from 1ms to 10s is allowed, with its unit".to_owned())
+}
+
+/// Even where no time is lost it has to be done before the contest is stopped.
+fn rules(arguments: &Arguments) -> Result<Rules, Failure> {
+    let rules = Rules {
+        clients: arguments.clients,
+        hold: arguments.hold,
+        poll: arguments.poll,
+    };
+    let clients = u32::try_from(rules.clients).unwrap_or(u32::MAX);
+    let least = rules.hold.saturating_mul(clients);
+    if least > LONGEST {
+        let shown = humantime::format_duration;
+        return Err(Failure::Wrong(format!(
+            "{clients} clients that hold the lock {} each need {}, and a contest is stopped after {}: take \
+             fewer, or a shorter --hold",
+            shown(rules.hold),
+            shown(least),
+            shown(LONGEST)
+        )));
+    }
+    Ok(rules)
+}
+
+/// Lets this process open as many files as it takes.
+fn make_room(clients: usize) -> Result<(), Failure> {
+    let needed = clients * FILES_EACH + OWN_FILES;
+    let allowed = files::raise(needed);
+    if allowed < needed {
+        let possible = allowed.saturating_sub(OWN_FILES) / FILES_EACH;
+        return Err(Failure::Wrong(format!(
+            "{clients} clients take {needed} open files, and the system allows {allowed} (ulimit -n): take \
+             --clients {possible} at most"
+        )));
+    }
+    Ok(())
+}
+
+/// What lockgate would have for this upstream, with the defaults for all else, and which Redis that is.
+fn configuration(
+    url: &str,
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<(Config, RedisAddress), Failure> {
+    let flags = Flags {
+        upstream: Some(url.to_owned()),
+        ..Flags::default()
+    };
+    let config = Config::load(flags, environment)?;
+    match config.upstream.clone() {
+        Upstream::Redis(redis) => Ok((config, redis)),
+        Upstream::Embedded => Err(Failure::Wrong(
+            "--upstream embedded has no Redis to compare with".to_owned(),
+        )),
+    }
+}
+
+/// What the environment says of the upstream beside where it is.
+fn about_upstream() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        name.starts_with("LOCKGATE_UPSTREAM_") && name != "LOCKGATE_UPSTREAM_URL"
+    })
+}

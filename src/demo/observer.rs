@@ -1,0 +1,178 @@
+//! What Redis tells of itself, by `INFO`: which one it is, how much of a processor it has used, and how often
+//! each command was executed. Two looks make a measure.
+//!
+//! Redis counts what a script calls as if a client had sent it. A script is one command here, as it is one to
+//! whoever sends it: what the scripts of the contests call is left out of the count, and shows in the CPU.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    client::{Client, Reply, Target, Trouble},
+    contest::Way,
+};
+
+/// What the script calls with which a spinning client releases.
+const IN_RELEASE: [&str; 2] = ["get", "del"];
+
+/// What lockgate's scripts call. Before clients whose locks it writes back, it does nothing else to a lock.
+const IN_LOCKGATE: [&str; 8] = [
+    "set",
+    "get",
+    "del",
+    "pexpire",
+    "pexpireat",
+    "pexpiretime",
+    "pttl",
+    "time",
+];
+
+/// A connection for looking.
+#[derive(Debug)]
+pub(super) struct Observer {
+    client: Client,
+}
+
+/// What Redis said at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// Such as `Redis 7.0.15`.
+    pub(super) server: String,
+    /// Of a processor, by the whole server, since it started.
+    cpu: Duration,
+    /// How often each command was executed since it started.
+    calls: BTreeMap<String, u64>,
+    /// Clients that it takes at a time, where it tells.
+    pub(super) most_clients: Option<usize>,
+    /// Clients that it has.
+    pub(super) clients: usize,
+}
+
+/// What Redis did between two looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Used {
+    pub(super) cpu: Duration,
+    /// Whoever sent them; without what the scripts called, and without the looks.
+    pub(super) commands: u64,
+}
+
+impl Observer {
+    pub(super) async fn connect(target: &Target) -> Result<Self, Trouble> {
+        let client = Client::connect(target).await?;
+        Ok(Self { client })
+    }
+
+    /// Looks. The look itself is among what the next one sees.
+    pub(super) async fn look(&mut self) -> Result<Look, Trouble> {
+        match self.client.call(&["INFO", "all"]).await? {
+            Reply::Text(text) => {
+                Look::parse(&String::from_utf8_lossy(&text)).ok_or(Trouble::Strange)
+            }
+            _ => Err(Trouble::Strange),
+        }
+    }
+
+    /// Anything else that is asked outside of a measure.
+    pub(super) async fn call(&mut self, words: &[&str]) -> Result<Reply, Trouble> {
+        self.client.call(words).await
+    }
+}
+
+impl Look {
+    /// None where it does not say what is to be measured.
+    fn parse(text: &str) -> Option<Self> {
+        let fields: BTreeMap<_, _> = text.lines().filter_map(|l| l.split_once(':')).collect();
+        let seconds = |name| fields.get(name)?.parse::<f64>().ok();
+        let cpu = seconds("used_cpu_user")? + seconds("used_cpu_sys")?;
+        let number = |name| fields.get(name)?.parse::<usize>().ok();
+        let server = match (fields.get("valkey_version"), fields.get("redis_version")) {
+            (Some(version), _) => format!("Valkey {version}"),
+            (None, version) => format!("Redis {}", version?),
+        };
+        let calls = |(name, numbers): (&&str, &&str)| {
+            let name = name.strip_prefix("cmdstat_")?;
+            let calls = numbers.strip_prefix("calls=")?.split(',').next()?;
+            Some((name.to_owned(), calls.parse().ok()?))
+        };
+        let calls: BTreeMap<_, _> = fields.iter().filter_map(calls).collect();
+        (!calls.is_empty()).then_some(())?;
+        Some(Self {
+            server,
+            cpu: Duration::try_from_secs_f64(cpu).ok()?,
+            calls,
+            most_clients: number("maxclients"),
+            clients: number("connected_clients").unwrap_or(0),
+        })
+    }
+
+    /// What Redis did from this look on until a later one, while clients did it this way.
+    pub(super) fn until(&self, later: &Self, way: Way) -> Used {
+        let in_scripts: &[&str] = match way {
+            Way::Spinning => &IN_RELEASE,
+            Way::Lockgate => &IN_LOCKGATE,
+        };
+        let sent = later.calls.iter().filter(|(name, _)| {
+            let is_in_scripts = in_scripts.contains(&name.as_str());
+            !is_in_scripts
+        });
+        let counted = sent.map(|(name, calls)| {
+            let before = self.calls.get(name).copied().unwrap_or(0);
+            // Somebody may have reset them meanwhile.
+            calls.saturating_sub(before)
+        });
+        Used {
+            cpu: later.cpu.saturating_sub(self.cpu),
+            // The look itself.
+            commands: counted.sum::<u64>().saturating_sub(1),
+        }
+    }
+
+    /// How many commands Redis executed until a later look, if the demo sent nothing but the look.
+    pub(super) fn others_until(&self, later: &Self) -> u64 {
+        let sum = |look: &Self| look.calls.values().sum::<u64>();
+        sum(later).saturating_sub(sum(self)).saturating_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: &str = "# Server\r\nredis_version:7.0.15\r\n# Clients\r\nconnected_clients:3\r\nmaxclients:10000\r\n\
+        # CPU\r\nused_cpu_sys:1.500000\r\nused_cpu_user:2.250000\r\n# Commandstats\r\n\
+        cmdstat_set:calls=10,usec=1,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n\
+        cmdstat_get:calls=4,usec=1,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n\
+        cmdstat_info:calls=1,usec=1,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n";
+
+    #[test]
+    fn two_looks_make_a_measure() {
+        let before = Look::parse(BEFORE).unwrap();
+        assert_eq!(before.server, "Redis 7.0.15");
+        assert_eq!((before.clients, before.most_clients), (3, Some(10_000)));
+        let after = BEFORE
+            .replace("user:2.25", "user:2.75")
+            .replace("set:calls=10", "set:calls=30")
+            .replace("get:calls=4", "get:calls=9")
+            .replace("info:calls=1", "info:calls=2")
+            + "cmdstat_evalsha:calls=5,usec=1\r\n";
+        let after = Look::parse(&after).unwrap();
+        let used = before.until(&after, Way::Spinning);
+        assert_eq!(used.cpu, Duration::from_millis(500));
+        assert_eq!(used.commands, 25, "SET and EVALSHA, neither GET nor INFO");
+        let used = before.until(&after, Way::Lockgate);
+        assert_eq!(used.commands, 5, "EVALSHA, and not what it called");
+        assert_eq!(before.others_until(&after), 30);
+    }
+
+    #[test]
+    fn what_does_not_tell_is_not_measured() {
+        for missing in ["used_cpu_user", "redis_version", "cmdstat_"] {
+            assert_eq!(Look::parse(&BEFORE.replace(missing, "x")), None);
+        }
+    }
+
+    #[test]
+    fn valkey_is_called_by_its_name() {
+        let look = Look::parse(&format!("{BEFORE}valkey_version:8.0.1\r\n")).unwrap();
+        assert_eq!(look.server, "Valkey 8.0.1");
+    }
+}
