@@ -29,7 +29,7 @@ mod upstream;
 
 pub use admin::Admin;
 pub use tls::{Tls, UpstreamTls};
-pub use typed::{Error, Flags};
+pub use typed::{Error, Flags, Said};
 use typed::{Typed, shown};
 pub use upstream::{RedisAddress, Upstream};
 
@@ -142,10 +142,20 @@ impl Config {
         flags: Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
+        Self::read(flags, environment).map(|(config, _)| config)
+    }
+
+    /// The same, and what was said of each key, to be held against what is said later.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn read(
+        flags: Flags,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<(Self, Said), Error> {
         let mut typed = Typed::read(flags, environment)?;
         let config = Self::check(&mut typed)?;
-        typed.refuse_the_rest()?;
-        Ok(config)
+        Ok((config, typed.refuse_the_rest()?))
     }
 
     /// Where clients come in: what is to be listened on, as far as it is known before (port 0 is a free one).

@@ -27,6 +27,9 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+    /// Sockets that were handed over cannot be used.
+    #[error("cannot use the sockets that were handed over (LISTEN_FDS): {0}")]
+    HandedOver(io::Error),
     /// Certificates or keys are of no use.
     #[error("[{section}]: {source}")]
     Tls {

@@ -15,7 +15,8 @@
 //! | [`identity`] | the users that clients are to Redis, and their credentials |
 //! | [`transport`] | what bytes travel on, from clients and to Redis: TCP, TLS, Unix sockets |
 //! | [`admin`] | the address for operators: health, readiness |
-//! | [`reload`] | what is read again on SIGHUP |
+//! | [`host`] | what whoever runs a gate says to it, and hears from it |
+//! | [`reload`], [`live`] | what of the configuration is taken over while the gate runs (SIGHUP) |
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
 //! | [`password`] | the gate's own password |
 //! | [`files`] | how many files, and so clients, the system allows |
@@ -40,8 +41,10 @@ pub mod counters;
 pub mod error;
 pub mod files;
 pub mod gate;
+pub mod host;
 pub mod identity;
 pub mod limits;
+pub mod live;
 pub mod lock;
 pub mod metrics;
 pub mod password;
@@ -63,7 +66,7 @@ use std::{
     time::SystemTime,
 };
 
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use admin::{Admin, Subject};
@@ -71,7 +74,9 @@ use client::{Shared, address::Address, command::Bounds, guard::Guard};
 use config::{Config, RedisAddress, Upstream};
 use error::Error;
 use gate::Gate;
+use host::{Host, Listening, Sockets};
 use identity::Users;
+use live::Live;
 use lock::WriteBack;
 use reload::Reload;
 use server::Ended;
@@ -89,21 +94,21 @@ use transport::{
 /// Runs the gate until `shutdown` completes and its clients are done, or `drain` is over. Logs `listening`
 /// with each address once clients can connect there; a Redis that is not there yet is no reason to fail.
 ///
-/// Each time that `reload` is notified, the certificates are read again. Whoever drops the future cuts
-/// whoever is connected.
+/// Whoever drops the future cuts whoever is connected.
 ///
 /// # Errors
 /// An address cannot be listened on, or a certificate is of no use.
 pub async fn run(
     config: Config,
+    host: Host,
     shutdown: impl Future<Output = ()>,
-    reload: &Notify,
 ) -> Result<Ended, Error> {
     let again = Reload {
         clients: tls_to_clients(&config)?,
         upstream: tls_to_redis(&config)?,
+        live: Arc::new(Live::new(&config)),
     };
-    let listeners = listen(&config, again.clients.as_ref()).await?;
+    let listeners = listen(&config, host.sockets, again.clients.as_ref()).await?;
     for listener in &listeners {
         let how = if listener.is_secure() {
             "with TLS "
@@ -113,9 +118,15 @@ pub async fn run(
         info!(upstream = %config.upstream, "listening {how}on {listener}");
     }
     let admin = listen_for_operators(&config).await?;
+    (host.ready)(Listening {
+        clients: &listeners,
+        admin: admin.as_ref().and_then(|(it, _)| it.local_addr().ok()),
+    });
+    let live = Arc::clone(&again.live);
+    let upstream = again.upstream.clone();
     tokio::select! {
-        ended = serve_all(&config, listeners, admin, again.upstream.clone(), shutdown) => Ok(ended),
-        never = again.whenever(reload) => match never {},
+        ended = serve_all(&config, live, listeners, admin, upstream, shutdown) => Ok(ended),
+        never = again.whenever(host.orders) => match never {},
     }
 }
 
@@ -137,19 +148,21 @@ pub async fn serve(
     tls: Option<Arc<TlsClient>>,
     shutdown: impl Future<Output = ()>,
 ) -> Ended {
-    serve_all(config, listeners, None, tls, shutdown).await
+    let live = Arc::new(Live::new(config));
+    serve_all(config, live, listeners, None, tls, shutdown).await
 }
 
 /// The same, with the address for operators: it is there for as long as any client is.
 async fn serve_all(
     config: &Config,
+    live: Arc<Live>,
     listeners: Vec<Listener>,
     admin: Option<(std::net::TcpListener, Vec<String>)>,
     tls: Option<Arc<TlsClient>>,
     shutdown: impl Future<Output = ()>,
 ) -> Ended {
     let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
-    let shared = Arc::new(shared(config, tls, port));
+    let shared = Arc::new(shared(config, live, tls, port));
     let admin = admin.map(|(listener, hosts)| {
         let (measured, counted) = (Arc::clone(&shared), Arc::clone(&shared));
         let upstream = shared.upstream.as_ref();
@@ -157,7 +170,7 @@ async fn serve_all(
             gate: Arc::clone(&shared.gate),
             families: Box::new(move || metrics::families(&measured)),
             clients: Box::new(move || counted.clients.load(Ordering::Relaxed)),
-            max_clients: shared.limits.clients,
+            max_clients: shared.live.most_clients(),
             upstream: upstream.map(|address| address.endpoint.to_string()),
             started: shared.started,
             hosts,
@@ -168,7 +181,7 @@ async fn serve_all(
         shutdown.await;
         admin.iter().for_each(Admin::drain);
     };
-    let ended = server::serve(listeners, shared, config.drain, shutdown).await;
+    let ended = server::serve(listeners, shared, shutdown).await;
     if let Some(admin) = admin {
         admin.end().await;
     }
@@ -206,7 +219,7 @@ fn tls_to_clients(config: &Config) -> Result<Option<Arc<TlsServer>>, Error> {
     let Some(tls) = &config.tls else {
         return Ok(None);
     };
-    let server = TlsServer::new(tls.files.clone(), tls.handshake_timeout);
+    let server = TlsServer::new(&tls.files, tls.handshake_timeout);
     let wrong = |source| Error::Tls {
         section: "tls",
         source,
@@ -229,7 +242,7 @@ pub fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
         (None, Place::Tcp { host, .. }) => host,
         (None, Place::Unix(_)) => "",
     };
-    let client = TlsClient::new(tls.files.clone(), name);
+    let client = TlsClient::new(&tls.files, name);
     let wrong = |source| Error::Tls {
         section: "upstream",
         source,
@@ -238,11 +251,20 @@ pub fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
 }
 
 /// Every place where clients come in.
-async fn listen(config: &Config, tls: Option<&Arc<TlsServer>>) -> Result<Vec<Listener>, Error> {
-    let mut listeners = Vec::new();
+async fn listen(
+    config: &Config,
+    sockets: Sockets,
+    tls: Option<&Arc<TlsServer>>,
+) -> Result<Vec<Listener>, Error> {
     let plain = config.listen.map(|address| ("listen", address, None));
     let secure = config.tls.as_ref();
     let secure = secure.map(|config| ("tls.listen", config.listen, tls.cloned()));
+    // What was handed over takes the place of what is configured.
+    let plain = plain.filter(|_| sockets.plain.is_empty());
+    let secure = secure.filter(|_| sockets.tls.is_empty());
+    let unix_socket = config.unix_socket.as_ref();
+    let unix_socket = unix_socket.filter(|_| sockets.unix.is_empty());
+    let mut listeners = Listener::handed_over(sockets, tls).map_err(Error::HandedOver)?;
     // The last one to be told of is the plain one.
     for (key, address, tls) in secure.into_iter().chain(plain) {
         let listener = Listener::tcp(address, tls).await;
@@ -253,7 +275,7 @@ async fn listen(config: &Config, tls: Option<&Arc<TlsServer>>) -> Result<Vec<Lis
             source,
         })?);
     }
-    if let Some(socket) = &config.unix_socket {
+    if let Some(socket) = unix_socket {
         let listener = Listener::unix(socket.path.clone(), socket.mode);
         listeners.push(listener.map_err(|source| unix_error(config, source))?);
     }
@@ -270,7 +292,7 @@ fn unix_error(config: &Config, source: io::Error) -> Error {
     }
 }
 
-fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
+fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
     let users = Arc::new(Users::default());
     let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream {
         Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
@@ -297,7 +319,8 @@ fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
         users,
         upstream,
         timeout: config.timeout,
-        guard: guard(config),
+        guard: guard(config, &live),
+        live,
         protected_mode: config.protected_mode,
         bounds: Bounds {
             key_bytes: config.limits.key_bytes,
@@ -320,8 +343,8 @@ fn shared(config: &Config, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
 }
 
 /// Who asks clients for the password of this gate, where it has one.
-fn guard(config: &Config) -> Option<Guard> {
-    let password = config.password.clone()?;
+fn guard(config: &Config, live: &Live) -> Option<Guard> {
+    let password = live.password()?.clone();
     Some(match &config.upstream {
         Upstream::Embedded => Guard::without_redis(password),
         Upstream::Redis(redis) => Guard::before_redis(password, redis.own().as_ref()),

@@ -1,37 +1,41 @@
 //! The program: flags, environment and file become a checked [`Config`], which
-//! [`lockgate::run`] serves until SIGTERM or SIGINT. SIGHUP has it read the certificates again; who says
+//! [`lockgate::run`] serves until SIGTERM or SIGINT. SIGHUP has the configuration read again; who says
 //! SIGTERM or SIGINT twice does not wait for clients to be done.
 //!
 //! A wrong configuration is one line on the standard error stream before anything listens. What the exit
 //! codes mean is in [`program::exit`].
 
-use std::{
-    io::{self, IsTerminal},
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{cell::Cell, convert::Infallible, future::pending, io, process::ExitCode};
 
 use clap::Parser;
 use lockgate::{
     config::{Config, Flags},
+    error::Error,
     files,
+    host::{Host, Ready, Sockets},
+    reload::Order,
 };
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
-    sync::Notify,
+    sync::{Notify, mpsc, oneshot},
 };
 use tracing::{error, info, warn};
-use tracing_subscriber::EnvFilter;
 
 mod demo;
 mod program;
 
 use program::{
     arguments::{self, Arguments, Command},
-    check,
+    banner, check,
     exit::Exit,
+    log::Log,
+    reload::{Began, Reloader},
+    service,
 };
+
+/// Signals that come within this time say one thing.
+const ONE_TIME: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
     let Arguments {
@@ -45,7 +49,7 @@ fn main() -> ExitCode {
             Exit::Done
         }
         Some(Command::Demo(arguments)) => {
-            log_to_stderr("error");
+            Log::start("error");
             demo::run(arguments)
         }
         None if check_config => check::check(flags, std::env::vars_os()),
@@ -56,32 +60,36 @@ fn main() -> ExitCode {
 
 /// Serves until told to end.
 fn serve(flags: Flags) -> Exit {
-    let mut config = match Config::load(flags, std::env::vars_os()) {
-        Ok(config) => config,
+    // First of all: later a file of ours might have the number of one.
+    let sockets = service::sockets();
+    let (mut config, said) = match Config::read(flags.clone(), std::env::vars_os()) {
+        Ok(read) => read,
         Err(error) => {
             eprintln!("lockgate: {error}");
             return Exit::of_configuration(&error);
         }
     };
-    log_to_stderr(&config.log);
+    let log = Log::start(&config.log);
+    let sockets = match sockets.map_err(Error::HandedOver) {
+        Ok(sockets) => sockets,
+        Err(error) => {
+            error!("{error}");
+            return Exit::of_gate(&error);
+        }
+    };
     files::make_room_for_clients(&mut config);
-    let served = runtime(config.threads).and_then(|runtime| runtime.block_on(run(config)));
+    let began_with = Began {
+        said,
+        asks_for_password: config.password.is_some(),
+    };
+    let (orders, inbox) = mpsc::channel(1);
+    let reloader = Reloader::new(flags, began_with, log, orders);
+    let runtime = runtime(config.threads);
+    let served = runtime.and_then(|it| it.block_on(run(config, sockets, inbox, reloader)));
     served.unwrap_or_else(|error| {
         error!("{error}");
         Exit::Failed
     })
-}
-
-/// For people on a terminal, for machines (one JSON object a line) anywhere else.
-fn log_to_stderr(directive: &str) {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(directive))
-        .with_writer(io::stderr);
-    if io::stderr().is_terminal() {
-        log.init();
-    } else {
-        log.json().flatten_event(true).init();
-    }
 }
 
 /// With one thread, clients are served in the order in which they were heard, as Redis does. (Of
@@ -95,25 +103,44 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 }
 
 /// Runs the gate as its operator says. Fails where the system has no signals for us.
-async fn run(config: Config) -> io::Result<Exit> {
+async fn run(
+    config: Config,
+    sockets: Sockets,
+    orders: mpsc::Receiver<Order>,
+    reloader: Reloader,
+) -> io::Result<Exit> {
     let mut end = ToldToEnd::new()?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let reload = Arc::new(Notify::new());
-    let reloader = Arc::clone(&reload);
-    tokio::spawn(async move {
+    let (listening, listens) = oneshot::channel();
+    let host = Host {
+        sockets,
+        orders,
+        ready: ready(config.clone(), listening),
+    };
+    let drain = Cell::new(config.drain);
+    let reload = async {
+        // What comes before is done when it listens.
+        let Ok(status) = listens.await else {
+            return pending::<Infallible>().await;
+        };
         while hangup.recv().await.is_some() {
-            info!("SIGHUP: reading the certificates again");
-            reloader.notify_one();
+            service::reloading();
+            if let Some(config) = reloader.reload().await {
+                drain.set(config.drain);
+            }
+            service::ready(&status);
         }
-    });
+        pending().await
+    };
     let draining = Notify::new();
     let twice = async {
         info!("{}: shutting down", end.told().await);
+        service::stopping(drain.get());
         draining.notify_one();
         warn!("{}: not waiting for clients to be done", end.told().await);
     };
     Ok(tokio::select! {
-        ended = lockgate::run(config, draining.notified(), &reload) => match ended {
+        ended = lockgate::run(config, host, draining.notified()) => match ended {
             Ok(ended) if ended.cut > 0 => Exit::ClientsCut,
             Ok(_) => Exit::Done,
             Err(error) => {
@@ -122,6 +149,27 @@ async fn run(config: Config) -> io::Result<Exit> {
             }
         },
         () = twice => Exit::ClientsCut,
+        never = reload => match never {},
+    })
+}
+
+/// What is told to people and the service manager once clients can connect; `listening` gets the status.
+fn ready(config: Config, listening: oneshot::Sender<String>) -> Ready {
+    Box::new(move |listening_on| {
+        let places: Vec<_> = listening_on
+            .clients
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let status = format!(
+            "listening on {}; upstream {}",
+            places.join(", "),
+            config.upstream
+        );
+        banner::show(&config, listening_on);
+        service::ready(&status);
+        // Whoever does not wait for it does not listen.
+        let _ = listening.send(status);
     })
 }
 

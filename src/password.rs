@@ -1,6 +1,9 @@
 //! The gate's own password. Only its hash is kept, as Redis does: nothing can print what is not there.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use subtle::ConstantTimeEq;
@@ -21,6 +24,29 @@ impl Password {
     /// Whether this is it; the time that takes tells nothing but how long it is.
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.ct_eq(&hash(given)).into()
+    }
+}
+
+/// The password that is in force now; copies change with it.
+#[derive(Debug, Clone)]
+pub struct Current(Arc<RwLock<Password>>);
+
+impl Current {
+    /// Another one from now on.
+    pub fn change(&self, password: Password) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = password;
+    }
+
+    /// As [`Password::is`].
+    pub fn is(&self, given: &[u8]) -> bool {
+        let password = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        password.is(given)
+    }
+}
+
+impl From<Password> for Current {
+    fn from(password: Password) -> Self {
+        Self(Arc::new(RwLock::new(password)))
     }
 }
 

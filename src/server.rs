@@ -44,11 +44,10 @@ pub struct Ended {
     pub cut: usize,
 }
 
-/// Serves clients until `shutdown` completes, then lets what runs finish, for as long as `drain`.
+/// Serves clients until `shutdown` completes, then lets what runs finish, for as long as `drain` is then.
 pub async fn serve(
     listeners: Vec<Listener>,
     shared: Arc<Shared>,
-    drain: Duration,
     shutdown: impl Future<Output = ()>,
 ) -> Ended {
     let (draining, watch) = watch::channel(false);
@@ -58,7 +57,10 @@ pub async fn serve(
         () = shutdown => {}
     }
     drop(listeners);
-    info!(clients = sessions.len(), "shutting down");
+    info!(
+        clients = sessions.len(),
+        "no new clients; those that are there may finish"
+    );
     // Without clients nobody listens.
     let _ = draining.send(true);
     let all_done = async {
@@ -68,7 +70,10 @@ pub async fn serve(
             tokio::time::sleep(LOOK_FOR_ANSWERS).await;
         }
     };
-    if tokio::time::timeout(drain, all_done).await.is_err() {
+    if tokio::time::timeout(shared.live.drain(), all_done)
+        .await
+        .is_err()
+    {
         warn!(
             clients = sessions.len(),
             "not done in time; their connections are cut"
@@ -111,10 +116,10 @@ async fn accept(
             }
         };
         while sessions.try_join_next().is_some() {}
-        if sessions.len() >= shared.limits.clients {
+        let limit = shared.live.most_clients();
+        if sessions.len() >= limit {
             shared.counters().refused_clients.count();
             if let Some(left_out) = shared.warnings.full.is_due() {
-                let limit = shared.limits.clients;
                 warn!(limit, left_out, "max number of clients reached");
             }
             refuse(&accepted);

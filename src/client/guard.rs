@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use super::command::integer;
 use crate::{
     identity::Credentials,
-    password::Password,
+    password::Current,
     resp::{Protocol, Writer},
 };
 
@@ -30,7 +30,7 @@ const USER: &[u8] = b"default";
 /// What a client has to know, and what stands behind the gate hears instead.
 #[derive(Debug)]
 pub struct Guard {
-    password: Password,
+    password: Current,
     /// `AUTH` with the gate's own credentials.
     own: Option<Vec<Bytes>>,
     /// In its place where there are none.
@@ -39,7 +39,7 @@ pub struct Guard {
 
 impl Guard {
     /// In front of a Redis that knows the gate by these credentials, or without any.
-    pub fn before_redis(password: Password, own: Option<&Credentials>) -> Self {
+    pub fn before_redis(password: Current, own: Option<&Credentials>) -> Self {
         let own = own.map(|own| {
             let words = [b"AUTH", own.name(), own.password()];
             words.map(Bytes::copy_from_slice).into()
@@ -52,7 +52,7 @@ impl Guard {
     }
 
     /// Without a Redis: the ordinary commands that are answered here take any password.
-    pub fn without_redis(password: Password) -> Self {
+    pub fn without_redis(password: Current) -> Self {
         Self {
             password,
             says_ok: ["AUTH", "default", ""].map(Bytes::from).into(),
@@ -161,10 +161,11 @@ pub(super) fn frame(command: &[Bytes]) -> BytesMut {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::password::Password;
 
     fn guard(own: Option<(&str, &str)>) -> Guard {
         let own = own.and_then(|(name, it)| Credentials::new(name.as_bytes(), it.as_bytes()));
-        Guard::before_redis(Password::new(b"open"), own.as_ref())
+        Guard::before_redis(Password::new(b"open").into(), own.as_ref())
     }
 
     /// What is handed on, as words, or the code of the error.

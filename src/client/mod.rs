@@ -33,8 +33,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::{
-    clock, counters::Counters, error, gate::Gate, identity::Users, limits::Limits, lock::Time,
-    seldom::Seldom, transport::stream::Stream,
+    clock, counters::Counters, error, gate::Gate, identity::Users, limits::Limits, live::Live,
+    lock::Time, seldom::Seldom, transport::stream::Stream,
 };
 
 pub mod address;
@@ -87,8 +87,10 @@ pub struct Shared {
     pub tcp_keepalive: Duration,
     /// After what silence a client is closed, as Redis's `timeout`; zero is never.
     pub idle_timeout: Duration,
-    /// The bounds.
+    /// The bounds, but those that may change.
     pub limits: Limits,
+    /// What may change.
+    pub live: Arc<Live>,
     /// The port that clients connect to; 0 where there is none.
     pub port: u16,
     /// When this gate started.
@@ -158,7 +160,7 @@ impl Shared {
             run_id: &self.run_id,
             port: self.port,
             clients: self.clients.load(Ordering::Relaxed),
-            max_clients: self.limits.clients,
+            max_clients: self.live.most_clients(),
             waiters: self.gate.waiters(),
             locks: self.gate.known(),
             counters: self.counters(),

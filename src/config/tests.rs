@@ -499,3 +499,25 @@ fn leases_are_written_back_where_there_is_a_redis_to_forget_them() {
     assert_eq!(settings("redis://redis").write_back, WriteBack::All);
     assert_eq!(settings("embedded").write_back, WriteBack::Off);
 }
+
+/// What the file marks is what is taken over, no more and no less.
+#[test]
+fn what_is_taken_over_on_sighup_is_marked_in_the_documented_file() {
+    let mut marked = Vec::new();
+    let (mut section, mut is_marked) = (String::new(), false);
+    for line in DOCUMENTED.lines() {
+        if let Some(comment) = line.strip_prefix('#') {
+            is_marked |= comment.contains("[SIGHUP]");
+        } else if let Some(name) = line.strip_prefix('[') {
+            section = format!("{}.", name.trim_end_matches(']'));
+        } else if let (Some((key, _)), true) = (line.split_once(" = "), is_marked) {
+            marked.push(format!("{section}{key}"));
+        } else if line.is_empty() {
+            is_marked = false;
+        }
+    }
+    marked.sort();
+    let mut reloaded = crate::reload::RELOADED.to_vec();
+    reloaded.sort_unstable();
+    assert_eq!(marked, reloaded);
+}

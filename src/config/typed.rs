@@ -12,6 +12,8 @@ use std::{
 
 use clap::Args;
 
+use crate::password::Password;
+
 /// What every variable of the environment that is meant for this program begins with.
 const PREFIX: &str = "LOCKGATE_";
 
@@ -95,6 +97,18 @@ pub enum Error {
     Twice(String, String),
 }
 
+/// What was said of each key, or its default; only as a hash, since some of it is secret.
+#[derive(Debug, Clone, Default)]
+pub struct Said(BTreeMap<&'static str, Password>);
+
+impl Said {
+    /// The keys of which the other one says something else, though it may mean the same.
+    pub fn changed(&self, other: &Self) -> Vec<&'static str> {
+        let differs = |key: &&str| self.0.get(key) != other.0.get(key);
+        self.0.keys().copied().filter(differs).collect()
+    }
+}
+
 /// What was typed and not yet asked for.
 #[derive(Debug, Default)]
 pub(super) struct Typed {
@@ -105,6 +119,8 @@ pub(super) struct Typed {
     /// By key.
     file: BTreeMap<String, String>,
     path: PathBuf,
+    /// What was said of each key that was asked for.
+    pub(super) said: Said,
     /// Every key that was asked for, with its default.
     pub(super) asked: BTreeMap<&'static str, String>,
 }
@@ -134,6 +150,7 @@ impl Typed {
             environment,
             file,
             path: path.unwrap_or_default(),
+            said: Said::default(),
             asked: BTreeMap::new(),
         })
     }
@@ -170,6 +187,7 @@ impl Typed {
         self.asked.insert(key, default.to_owned());
         let by_default = || (default.to_owned(), "the default".to_owned());
         let (text, place) = self.given(key).unwrap_or_else(by_default);
+        self.said.0.insert(key, Password::new(text.as_bytes()));
         parse(&text).map_err(|allowed| Error::Wrong {
             key: key.to_owned(),
             value: show(&text),
@@ -193,7 +211,7 @@ impl Typed {
     }
 
     /// Everything known was asked for: what is left is unknown.
-    pub(super) fn refuse_the_rest(self) -> Result<(), Error> {
+    pub(super) fn refuse_the_rest(self) -> Result<Said, Error> {
         if let Some(name) = self.environment.into_keys().next() {
             return Err(Error::Unknown {
                 name,
@@ -205,7 +223,7 @@ impl Typed {
                 name,
                 place: format!(" in {}", self.path.display()),
             }),
-            None => Ok(()),
+            None => Ok(self.said),
         }
     }
 }

@@ -1,14 +1,15 @@
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use super::{
     exposition::{Kind, Value, text},
     histogram::Histogram,
     *,
 };
-use crate::config::Config;
+use crate::{config::Config, live::Live};
 
 fn shared() -> Shared {
-    crate::shared(&Config::default(), None, 0)
+    let config = Config::default();
+    crate::shared(&config, Arc::new(Live::new(&config)), None, 0)
 }
 
 /// Help, labels and names need no escapes, and are as Prometheus wants them.

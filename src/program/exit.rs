@@ -54,7 +54,7 @@ impl Exit {
     /// That the gate cannot run.
     pub(crate) fn of_gate(error: &Error) -> Self {
         match error {
-            Error::Listen { .. } => Self::CannotListen,
+            Error::Listen { .. } | Error::HandedOver(_) => Self::CannotListen,
             Error::Tls { .. } => Self::UselessFile,
         }
     }

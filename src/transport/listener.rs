@@ -16,6 +16,7 @@ use std::{
 use tokio::net::{TcpListener, UnixListener, UnixSocket};
 
 use super::{stream::Stream, tls::TlsServer};
+use crate::host::Sockets;
 
 /// Connections that the system keeps until they are accepted, as `TcpListener::bind` has it.
 const BACKLOG: u32 = 1_024;
@@ -30,8 +31,12 @@ pub struct Listener {
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
-    /// The file first: as long as the socket is open, no other file has its number.
-    Unix(SocketFile, UnixListener),
+    Unix {
+        path: Arc<Path>,
+        /// Where it is ours. It goes before the socket: as long as that is open, no other file has its number.
+        _file: Option<SocketFile>,
+        listener: UnixListener,
+    },
 }
 
 /// A client that came in.
@@ -102,8 +107,46 @@ impl Listener {
         };
         // Nobody can connect before somebody listens.
         fs::set_permissions(&file.path, fs::Permissions::from_mode(mode))?;
-        let socket = Socket::Unix(file, socket.listen(BACKLOG)?);
+        let socket = Socket::Unix {
+            path: Arc::clone(&file.path),
+            _file: Some(file),
+            listener: socket.listen(BACKLOG)?,
+        };
         Ok(Self { socket, tls: None })
+    }
+
+    /// Those that somebody else opened: their files, where they have some, are his to take away.
+    ///
+    /// # Errors
+    /// They cannot be used, or one is to speak TLS and there is none.
+    pub fn handed_over(sockets: Sockets, tls: Option<&Arc<TlsServer>>) -> io::Result<Vec<Self>> {
+        sockets.check()?;
+        if !sockets.tls.is_empty() && tls.is_none() {
+            let why = "a socket for TLS was handed over, and tls.listen is off";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let plain = sockets.plain.into_iter().map(|socket| (socket, None));
+        let secure = sockets.tls.into_iter().map(|socket| (socket, tls.cloned()));
+        let mut listeners = Vec::new();
+        // The last one to be told of is the plain one.
+        for (socket, tls) in secure.chain(plain) {
+            socket.set_nonblocking(true)?;
+            let socket = Socket::Tcp(TcpListener::from_std(socket)?);
+            listeners.push(Self { socket, tls });
+        }
+        for socket in sockets.unix {
+            socket.set_nonblocking(true)?;
+            let listener = UnixListener::from_std(socket)?;
+            let address = listener.local_addr()?;
+            let path = address.as_pathname().unwrap_or(Path::new("unix"));
+            let socket = Socket::Unix {
+                path: path.into(),
+                _file: None,
+                listener,
+            };
+            listeners.push(Self { socket, tls: None });
+        }
+        Ok(listeners)
     }
 
     /// Whether an old socket is in the way, which [`Listener::unix`] would take away.
@@ -131,12 +174,17 @@ impl Listener {
         self.tls.is_some()
     }
 
+    /// The address, where it has one.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.local_addr().ok(),
+            Socket::Unix { .. } => None,
+        }
+    }
+
     /// The port, where it has one.
     pub fn port(&self) -> Option<u16> {
-        match &self.socket {
-            Socket::Tcp(listener) => Some(listener.local_addr().ok()?.port()),
-            Socket::Unix(..) => None,
-        }
+        self.address().map(|address| address.port())
     }
 
     /// The next client.
@@ -149,9 +197,9 @@ impl Listener {
                 let (stream, address) = ready!(listener.poll_accept(cx))?;
                 (Stream::Tcp(stream), Peer::Tcp(address))
             }
-            Socket::Unix(file, listener) => {
+            Socket::Unix { path, listener, .. } => {
                 let (stream, _) = ready!(listener.poll_accept(cx))?;
-                (Stream::Unix(stream), Peer::Unix(Arc::clone(&file.path)))
+                (Stream::Unix(stream), Peer::Unix(Arc::clone(path)))
             }
         };
         let tls = self.tls.clone();
@@ -166,7 +214,7 @@ impl fmt::Display for Listener {
                 Ok(address) => address.fmt(f),
                 Err(error) => error.fmt(f),
             },
-            Socket::Unix(file, _) => write!(f, "{}", file.path.display()),
+            Socket::Unix { path, .. } => write!(f, "{}", path.display()),
         }
     }
 }

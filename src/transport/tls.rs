@@ -3,7 +3,7 @@
 //! - [`TlsServer`] is what clients are shown, and what they have to show.
 //! - [`TlsClient`] is what Redis has to show, and what it is shown.
 //!
-//! Both are made of files, which may be [read again](TlsServer::reload): who is connected stays so,
+//! Both are made of files, which may be [read again](TlsServer::reload), or be others: who is connected stays so,
 //! whoever comes after that meets the new ones, and where anything is wrong with them the old ones
 //! stay. (No session of before is resumed then: each set of files has its own memory of them.)
 //!
@@ -14,7 +14,10 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -90,17 +93,23 @@ pub enum TlsError {
 /// TLS to clients.
 #[derive(Debug)]
 pub struct TlsServer {
-    files: ServerFiles,
     handshake_timeout: Duration,
     config: RwLock<Arc<ServerConfig>>,
+    /// Nobody gets in without a certificate.
+    demands_certificates: AtomicBool,
 }
 
 /// TLS to Redis.
 #[derive(Debug)]
 pub struct TlsClient {
-    files: ClientFiles,
     name: ServerName<'static>,
     config: RwLock<Arc<ClientConfig>>,
+}
+
+impl ServerFiles {
+    fn demand_certificates(&self) -> bool {
+        matches!(self.clients, ClientCertificates::Required(_))
+    }
 }
 
 impl TlsServer {
@@ -108,26 +117,32 @@ impl TlsServer {
     ///
     /// # Errors
     /// See [`TlsError`].
-    pub fn new(files: ServerFiles, handshake_timeout: Duration) -> Result<Self, TlsError> {
+    pub fn new(files: &ServerFiles, handshake_timeout: Duration) -> Result<Self, TlsError> {
         Ok(Self {
-            config: RwLock::new(Arc::new(server_config(&files)?)),
-            files,
+            config: RwLock::new(Arc::new(server_config(files)?)),
+            demands_certificates: AtomicBool::new(files.demand_certificates()),
             handshake_timeout,
         })
     }
 
-    /// Reads the files again.
+    /// Reads the files again, or others.
     ///
     /// # Errors
     /// As [`new`](Self::new); then the old ones stay.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        replace(&self.config, server_config(&self.files)?);
+    pub fn reload(&self, files: &ServerFiles) -> Result<(), TlsError> {
+        let config = server_config(files)?;
+        // Whoever comes in between is held to what is stricter, by one or by the other.
+        let demand = files.demand_certificates();
+        self.demands_certificates
+            .fetch_and(demand, Ordering::SeqCst);
+        replace(&self.config, config);
+        self.demands_certificates.store(demand, Ordering::SeqCst);
         Ok(())
     }
 
     /// Nobody gets in without a certificate.
     pub fn demands_certificates(&self) -> bool {
-        matches!(self.files.clients, ClientCertificates::Required(_))
+        self.demands_certificates.load(Ordering::SeqCst)
     }
 
     /// The handshake with a client.
@@ -151,21 +166,20 @@ impl TlsClient {
     ///
     /// # Errors
     /// See [`TlsError`].
-    pub fn new(files: ClientFiles, name: &str) -> Result<Self, TlsError> {
+    pub fn new(files: &ClientFiles, name: &str) -> Result<Self, TlsError> {
         let wrong = |_| TlsError::Name(name.to_owned());
         Ok(Self {
-            config: RwLock::new(Arc::new(client_config(&files)?)),
+            config: RwLock::new(Arc::new(client_config(files)?)),
             name: ServerName::try_from(name.to_owned()).map_err(wrong)?,
-            files,
         })
     }
 
-    /// Reads the files again.
+    /// Reads the files again, or others.
     ///
     /// # Errors
     /// As [`new`](Self::new); then the old ones stay.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        replace(&self.config, client_config(&self.files)?);
+    pub fn reload(&self, files: &ClientFiles) -> Result<(), TlsError> {
+        replace(&self.config, client_config(files)?);
         Ok(())
     }
 

@@ -131,15 +131,21 @@ impl Lockgate {
         found.expect("it was found")
     }
 
-    /// Has it read its certificates again, as an operator does; returns when it has done so.
+    /// Has it read its configuration and certificates again, as an operator does; returns when it has done so.
     pub(crate) fn reload(&self) {
         let done = || {
             let log = self.log();
-            log.matches("were read again").count() + log.matches("stay as they were").count()
+            let ends = [
+                "the configuration was read again",
+                "everything stays as it was",
+            ];
+            ends.map(|end| log.matches(end).count())
+                .iter()
+                .sum::<usize>()
         };
         let before = done();
         self.hang_up();
-        eventually("it reads its certificates again", || done() > before);
+        eventually("it reads its configuration again", || done() > before);
     }
 
     /// `count` clients.

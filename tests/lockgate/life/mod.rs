@@ -2,4 +2,7 @@
 
 mod check;
 mod exit;
+mod logs;
+mod reload;
+mod service;
 mod version;

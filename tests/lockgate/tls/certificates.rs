@@ -155,7 +155,7 @@ fn on_sighup_new_clients_meet_the_new_certificate_and_nobody_is_dropped() {
         let line = log
             .lines()
             .rev()
-            .find(|line| line.contains("stay as they were"));
+            .find(|line| line.contains("everything stays as it was"));
         assert!(line.is_some_and(|line| line.contains(why)), "{log}");
         let mut client = connect(&place.gate, &authority.client(None));
         assert_eq!(client.say("PING"), "PONG");

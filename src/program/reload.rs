@@ -1,0 +1,99 @@
+//! SIGHUP: the configuration is read and checked again, with the files that it names. Where anything is wrong,
+//! one line says what, and everything stays as it was. Else what can be taken over is in force when this is
+//! done, and the log names every key that was changed and is heeded only by a new start.
+
+use std::{env, sync::Arc};
+
+use lockgate::{
+    config::{Config, Flags, Said},
+    error::Error,
+    files,
+    reload::{Order, RELOADED},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::spawn_blocking,
+};
+use tracing::{info, warn};
+
+use super::log::Log;
+
+/// Who does it.
+pub(crate) struct Reloader {
+    flags: Flags,
+    began_with: Arc<Began>,
+    log: Log,
+    orders: mpsc::Sender<Order>,
+}
+
+/// What the program was started with.
+pub(crate) struct Began {
+    /// Each key.
+    pub(crate) said: Said,
+    /// Clients are asked for a password.
+    pub(crate) asks_for_password: bool,
+}
+
+impl Reloader {
+    pub(crate) fn new(
+        flags: Flags,
+        began_with: Began,
+        log: Log,
+        orders: mpsc::Sender<Order>,
+    ) -> Self {
+        Self {
+            flags,
+            began_with: Arc::new(began_with),
+            log,
+            orders,
+        }
+    }
+
+    /// Reads it again; returns it when it is in force. None: everything stays as it was.
+    pub(crate) async fn reload(&self) -> Option<Config> {
+        let (flags, began_with) = (self.flags.clone(), Arc::clone(&self.began_with));
+        // It waits for a disk. Nothing in it panics.
+        let read = spawn_blocking(move || read(flags, &began_with)).await;
+        let (config, needs_start) = match read {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => {
+                warn!("SIGHUP: everything stays as it was: {error}");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        self.log.change(&config.log);
+        let (done, is_done) = oneshot::channel();
+        let order = Order {
+            config: config.clone(),
+            done,
+        };
+        self.orders.send(order).await.ok()?;
+        is_done.await.ok()?;
+        if !needs_start.is_empty() {
+            let keys = needs_start.join(", ");
+            warn!(keys, "SIGHUP: these keys were changed and need a new start");
+        }
+        info!("SIGHUP: the configuration was read again");
+        Some(config)
+    }
+}
+
+/// The configuration, and the keys of it that need a new start; or what is wrong.
+fn read(flags: Flags, began: &Began) -> Result<(Config, Vec<&'static str>), String> {
+    let (mut config, said) =
+        Config::read(flags, env::vars_os()).map_err(|error| error.to_string())?;
+    // Where a socket would have to be is of no account: it is there.
+    let useless = |error: &Error| matches!(error, Error::Tls { .. });
+    if let Some(error) = lockgate::check(&config).into_iter().find(useless) {
+        return Err(error.to_string());
+    }
+    files::make_room_for_clients(&mut config);
+    let asks = config.password.is_some();
+    let needs_start = |key: &&str| match *key {
+        "auth.password" | "auth.password_file" => asks != began.asks_for_password,
+        key => !RELOADED.contains(&key),
+    };
+    let changed = began.said.changed(&said).into_iter();
+    Ok((config, changed.filter(needs_start).collect()))
+}
