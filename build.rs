@@ -26,7 +26,8 @@ fn main() {
         Some(commit) => format!("{version} ({commit})"),
         None => version.to_owned(),
     };
-    println!("cargo::rustc-env=LOCKGATE_VERSION={version}");
+    // Cargo gives it to whatever it runs, too: it must not look like a key of the configuration.
+    println!("cargo::rustc-env=VERSION_WITH_COMMIT={version}");
 }
 
 /// Cargo says so in the packages that it makes.

@@ -23,6 +23,7 @@ use crate::{
 
 mod admin;
 mod auth;
+mod findings;
 mod tls;
 mod typed;
 mod upstream;

@@ -5,7 +5,14 @@
 //! A wrong configuration is one line on the standard error stream before anything listens. What the exit
 //! codes mean is in [`program::exit`].
 
-use std::{cell::Cell, convert::Infallible, future::pending, io, process::ExitCode};
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    future::pending,
+    io,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use clap::Parser;
 use lockgate::{
@@ -134,12 +141,16 @@ async fn run(
     };
     let draining = Notify::new();
     let twice = async {
-        info!("{}: shutting down", end.told().await);
+        // Named first: what is not logged is not evaluated.
+        let signal = end.told().await;
+        info!("{signal}: shutting down");
         service::stopping(drain.get());
         draining.notify_one();
-        warn!("{}: not waiting for clients to be done", end.told().await);
+        let signal = end.told_again().await;
+        warn!("{signal}: not waiting for clients to be done");
     };
     Ok(tokio::select! {
+        biased;
         ended = lockgate::run(config, host, draining.notified()) => match ended {
             Ok(ended) if ended.cut > 0 => Exit::ClientsCut,
             Ok(_) => Exit::Done,
@@ -192,6 +203,18 @@ impl ToldToEnd {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// The same for another time: what comes at once is the same time once more, by a wrapper that passes on
+    /// what its whole group hears already (`timeout`, a shell).
+    async fn told_again(&mut self) -> &'static str {
+        let first = Instant::now();
+        loop {
+            let signal = self.told().await;
+            if first.elapsed() >= ONE_TIME {
+                return signal;
+            }
         }
     }
 }

@@ -110,7 +110,7 @@ impl Said {
 }
 
 /// What was typed and not yet asked for.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Typed {
     /// By key.
     flags: BTreeMap<&'static str, String>,
@@ -198,7 +198,7 @@ impl Typed {
 
     /// What was typed for a key, and where; of several places the one that goes first. All of them
     /// are spent.
-    fn given(&mut self, key: &str) -> Option<(String, String)> {
+    pub(super) fn given(&mut self, key: &str) -> Option<(String, String)> {
         let flag = self.flags.remove(key);
         let variable = variable(key);
         let environment = self.environment.remove(&variable);
@@ -208,6 +208,11 @@ impl Typed {
         flag.map(|text| (text, format!("--{name}")))
             .or_else(|| environment.map(|text| (text, variable)))
             .or_else(|| file.map(|text| (text, self.path.display().to_string())))
+    }
+
+    /// Forgets a key or a variable that nobody asks for; whether it was there.
+    pub(super) fn forget(&mut self, unknown: &str) -> bool {
+        self.environment.remove(unknown).is_some() || self.file.remove(unknown).is_some()
     }
 
     /// Everything known was asked for: what is left is unknown.

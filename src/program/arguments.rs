@@ -10,7 +10,7 @@ use super::exit;
 use crate::demo;
 
 /// The version, and the commit that it was built of where that is known (`build.rs`).
-pub(crate) const VERSION: &str = env!("LOCKGATE_VERSION");
+pub(crate) const VERSION: &str = env!("VERSION_WITH_COMMIT");
 
 /// A proxy in front of Redis that adds LOCK, TRYLOCK, RELOCK and UNLOCK with waiting queues.
 ///

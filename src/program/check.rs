@@ -12,11 +12,13 @@ pub(crate) fn check(
     flags: Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Exit {
-    let config = match Config::load(flags, environment) {
+    let config = match Config::findings(flags, environment) {
         Ok(config) => config,
-        Err(error) => {
-            eprintln!("lockgate: {error}");
-            return Exit::of_configuration(&error);
+        Err(found) => {
+            for error in &found {
+                eprintln!("lockgate: {error}");
+            }
+            return found.first().map_or(Exit::Wrong, Exit::of_configuration);
         }
     };
     let wrong = lockgate::check(&config);

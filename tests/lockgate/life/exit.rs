@@ -1,9 +1,15 @@
 //! Exit codes, which service managers and scripts go by, and how often one has to say "end".
 
-use crate::support::{Lockgate, Machine, RedisServer, eventually, run_to_its_end};
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{
+    Client, Lockgate, Machine, RedisServer, eventually, free_address, run_to_its_end,
+};
 
 /// A gate with a client that will not be done, and its Redis.
-fn with_a_blocked_client(drain: &str) -> (Lockgate, RedisServer, crate::support::Client) {
+fn with_a_blocked_client(drain: &str) -> (Lockgate, RedisServer, Client) {
     let redis = RedisServer::start(&[]);
     let environment = [("LOCKGATE_DRAIN", drain)];
     let gate = Lockgate::start_with(&["--upstream", &redis.url()], &environment);
@@ -36,10 +42,45 @@ fn who_says_it_twice_does_not_wait_for_clients() {
     gate.terminate();
     eventually("it drains", || gate.log().contains("shutting down"));
     assert!(!gate.log().contains("not waiting"), "{}", gate.log());
-    gate.terminate();
+    // What is said twice at once is said once, so this says it until it is heard.
+    eventually("it is heard", || {
+        gate.terminate();
+        gate.log().contains("not waiting")
+    });
     assert_eq!(gate.exit_code(), Some(5), "{}", gate.log());
     blocked.is_closed_by_the_server();
-    assert!(gate.log().contains("not waiting"), "{}", gate.log());
+}
+
+/// As by `timeout`, which tells the program and then its whole group.
+#[test]
+fn who_is_told_twice_at_once_is_told_once() {
+    let _machine = Machine::shared();
+    let (mut gate, redis, mut blocked) = with_a_blocked_client("10s");
+    gate.terminate();
+    gate.terminate();
+    eventually("it drains", || gate.log().contains("shutting down"));
+    assert_eq!(redis.client().say("RPUSH list 1"), 1);
+    assert_eq!(blocked.read_reply().items().len(), 2);
+    drop(blocked);
+    assert_eq!(gate.exit_code(), Some(0), "{}", gate.log());
+}
+
+/// What is not logged happens all the same.
+#[test]
+fn without_a_log_it_serves_until_it_is_told_to_end() {
+    let _machine = Machine::shared();
+    let address = free_address();
+    let mut gate = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(["--log", "off", "--listen", &address.to_string()])
+        .spawn()
+        .unwrap();
+    eventually("it listens", || Client::try_connect(address).is_ok());
+    let mut client = Client::connect(address);
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    assert_eq!(client.say("UNLOCK k t"), 1);
+    drop(client);
+    kill_process(Pid::from_child(&gate), Signal::TERM).unwrap();
+    assert_eq!(gate.wait().unwrap().code(), Some(0));
 }
 
 #[test]

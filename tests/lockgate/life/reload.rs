@@ -56,7 +56,8 @@ fn another_password_is_asked_for_and_who_is_in_stays_in() {
     assert_eq!(before.say("LOCK k TOKEN t"), "t");
     assert!(
         with_password(&place, "old secret")
-            .unwrap_err()
+            .err()
+            .unwrap()
             .starts_with("WRONGPASS")
     );
     assert_eq!(

@@ -8,9 +8,12 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
 };
 
-use crate::support::{Authority, Client, Lockgate, Machine, SOON, eventually, free_address, text};
+use crate::support::{
+    Authority, Client, Lockgate, Machine, SOON, eventually, free_address, median, report, text,
+};
 
 /// The end of `NOTIFY_SOCKET` that systemd has.
 struct Manager {
@@ -65,7 +68,7 @@ fn systemd_is_told_when_it_is_ready_reads_its_configuration_and_stops() {
     let micros = reloading[1].strip_prefix("MONOTONIC_USEC=").unwrap();
     assert!(micros.parse::<u64>().unwrap() > 0);
     assert_eq!(manager.is_told(), ready);
-    assert!(gate.log().contains("was read again"), "before it says so");
+    eventually("it says so", || gate.log().contains("was read again"));
     gate.terminate();
     let stopping = manager.is_told();
     assert_eq!(stopping[0], "STOPPING=1");
@@ -199,4 +202,36 @@ fn sockets_of_no_use_end_it() {
         let mut gate = Activated::start(names, tcp().0.into(), useless, &[]);
         assert_eq!(gate.ends().code(), Some(3), "{names}");
     }
+}
+
+/// From its start until clients can connect, and how large it is: what an image, or a restart, costs.
+#[test]
+fn it_starts_at_once() {
+    let _machine = Machine::alone();
+    let directory = tempfile::tempdir().unwrap();
+    let times = (0..20).map(|_| {
+        let manager = Manager::new();
+        let began = Instant::now();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+            .args(["--listen", "127.0.0.1:0", "--log", "off"])
+            .current_dir(directory.path())
+            .env("NOTIFY_SOCKET", &manager.path)
+            .spawn()
+            .expect("the program starts");
+        let told = manager.is_told();
+        let took = began.elapsed();
+        let _ = process.kill();
+        let _ = process.wait();
+        assert_eq!(told[0], "READY=1");
+        took
+    });
+    let took = median(times.collect());
+    let bytes = std::fs::metadata(env!("CARGO_BIN_EXE_lockgate"))
+        .unwrap()
+        .len();
+    report(&format!(
+        "start: from exec to READY=1 in {took:.1?}, a program of {:.1} MB",
+        bytes as f64 / 1e6
+    ));
+    assert!(took < Duration::from_millis(500), "{took:?}");
 }
