@@ -165,12 +165,13 @@ async fn serve_all(
     let shared = Arc::new(shared(config, live, tls, port));
     let admin = admin.map(|(listener, hosts)| {
         let (measured, counted) = (Arc::clone(&shared), Arc::clone(&shared));
+        let allowed = Arc::clone(&shared.live);
         let upstream = shared.upstream.as_ref();
         let subject = Subject {
             gate: Arc::clone(&shared.gate),
             families: Box::new(move || metrics::families(&measured)),
             clients: Box::new(move || counted.clients.load(Ordering::Relaxed)),
-            max_clients: shared.live.most_clients(),
+            max_clients: Box::new(move || allowed.most_clients()),
             upstream: upstream.map(|address| address.endpoint.to_string()),
             started: shared.started,
             hosts,

@@ -51,7 +51,7 @@ fn about(shared: &Shared) -> Vec<Family> {
         Family::gauge(
             "lockgate_clients_limit",
             "Clients that may be connected (limits.clients).",
-            shared.limits.clients,
+            shared.live.most_clients(),
         ),
         Family::gauge(
             "lockgate_locks",

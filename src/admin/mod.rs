@@ -62,7 +62,7 @@ pub struct Subject {
     /// How many clients are connected now.
     pub clients: Box<dyn Fn() -> usize + Send + Sync>,
     /// How many may be.
-    pub max_clients: usize,
+    pub max_clients: Box<dyn Fn() -> usize + Send + Sync>,
     /// Where Redis is; none where locks live in this process.
     pub upstream: Option<String>,
     /// When the gate started.

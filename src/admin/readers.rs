@@ -155,7 +155,7 @@ impl Watch {
             "up_ms": crate::clock::now().millis_since(*started),
             "upstream": locked(&self.upstream).json(upstream.as_deref()),
             "clients": clients(),
-            "max_clients": max_clients,
+            "max_clients": max_clients(),
             "known": gate.known(),
             "grants": counted.grants,
             "relayed": counted.relayed,
