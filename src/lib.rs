@@ -14,7 +14,7 @@
 //! | [`store`] | where locks live: Redis, or the memory of this process |
 //! | [`identity`] | the users that clients are to Redis, and their credentials |
 //! | [`transport`] | what bytes travel on, from clients and to Redis: TCP, TLS, Unix sockets |
-//! | [`admin`] | the address for operators: health, readiness |
+//! | [`admin`] | the address for operators: a live page, metrics, health, readiness |
 //! | [`host`] | what whoever runs a gate says to it, and hears from it |
 //! | [`reload`], [`live`] | what of the configuration is taken over while the gate runs (SIGHUP) |
 //! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |

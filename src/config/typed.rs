@@ -35,7 +35,7 @@ pub struct Flags {
     /// read the flags of a process.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
-    /// The address for operators, over HTTP: health, and readiness; `off` is none [env: LOCKGATE_ADMIN] [default: off]
+    /// The address for operators, over HTTP: a live page, metrics, health; `off` is none [env: LOCKGATE_ADMIN] [default: off]
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
     /// What to log: a level, or module=level, separated by commas [env: LOCKGATE_LOG] [default: info]

@@ -183,10 +183,18 @@ await shot("redis-hangs");
 redis.kill("SIGCONT");
 await eventually("it is well again", async () => (await text("#upstream")).endsWith("answers"));
 
+step("lockgate hangs and goes on");
+const isLost = async () => /^connection lost since \d\d:\d\d:\d\d/.test(await text("#connection"));
+gate.kill("SIGSTOP");
+await eventually("the page says so", isLost);
+gate.kill("SIGCONT");
+await eventually("the page is live again", async () => await text("#connection") === "live");
+
 step("lockgate dies and comes back");
 gate.kill("SIGKILL");
 await gate.ended;
-await eventually("the page says so", async () => /^connection lost since \d\d:\d\d:\d\d/.test(await text("#connection")));
+await eventually("the page says so", isLost);
+check(!await page.locator("#upstream").isVisible(), "what is not known any more is not said");
 check(await page.evaluate(() => document.body.hasAttribute("data-stale")), "what is shown is shown as old");
 await shot("lost");
 gate = await startGate(port, redisPort, adminPort);

@@ -3,7 +3,8 @@
 "use strict";
 
 const STALE_MS = 3500;      // So long without a word, and what is shown counts as old.
-const AGAIN_MS = 2000;      // A browser gives up on an address that refuses; the page does not.
+const DEAD_MS = 12000;      // So long, and the connection is given up: it may be open to nobody.
+const AGAIN_MS = 2000;      // A browser gives up on an address that answers with an error; the page does not.
 const STUCK_MS = 10000;     // Held so long while somebody waits: worth a look.
 const KEPT = 600;           // Samples: ten minutes.
 const SHORTEST_MS = 60000;  // A gate that is young has a shorter chart, or it would have an empty one.
@@ -254,6 +255,8 @@ function show(state) {
 }
 
 let heard = null;           // When the last word came, by this machine's clock.
+let events = null;
+let begun = 0;              // When the connection was begun.
 
 function showConnection() {
   const shown = $("connection");
@@ -265,10 +268,21 @@ function showConnection() {
   // Said once, not every second, to who listens instead of looking.
   if (shown.textContent !== text) shown.textContent = text;
   shown.dataset.state = heard === null ? "waiting" : lost ? "bad" : "good";
+  if (lost) document.title = "lockgate: no connection";
+}
+
+function watch() {
+  showConnection();
+  const latest = Math.max(begun, heard ? heard.at : 0);
+  if (performance.now() - latest > DEAD_MS) {
+    events.close();
+    connect();
+  }
 }
 
 function connect() {
-  const events = new EventSource("/events");
+  begun = performance.now();
+  events = new EventSource("/events");
   events.addEventListener("history", (event) => { samples = JSON.parse(event.data); });
   events.addEventListener("state", (event) => {
     show(JSON.parse(event.data));
@@ -278,9 +292,10 @@ function connect() {
   events.addEventListener("error", () => {
     if (heard) heard.at = -Infinity;
     showConnection();
-    if (events.readyState === EventSource.CLOSED) setTimeout(connect, AGAIN_MS);
+    // Where the browser gives up, the page tries on.
+    if (events.readyState === EventSource.CLOSED) begun = performance.now() - DEAD_MS + AGAIN_MS;
   });
 }
 
-setInterval(showConnection, 500);
+setInterval(watch, 500);
 connect();
