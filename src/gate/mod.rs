@@ -51,6 +51,7 @@ pub use label::{Label, SAID_BYTES, Said};
 pub use pending::{Answer, Bound, Grant, Pending};
 use released::Released;
 use timers::Timers;
+use view::SHARDS;
 pub use view::{Busy, Held, View};
 
 /// After a connection to the store was lost, its locks are asked about again one by one, this many
@@ -59,10 +60,6 @@ const REASK_SPACING_MICROS: u64 = 200;
 
 /// What a name costs in a list beside its bytes: `$1024\r\n` and `\r\n`.
 const NAME_OVERHEAD_BYTES: usize = 10;
-
-/// Parts of the table of queues. While one is looked at nothing in it changes, so each is to be small: with
-/// 100,000 locks some hundreds.
-const SHARDS: usize = 256;
 
 /// Queues that are told of a loss of data before other tasks get their turn.
 const TOLD_AT_A_TIME: usize = 100;
@@ -300,11 +297,6 @@ impl Gate {
     /// store's answer no longer than `patience`; for ever without.
     pub fn admits_anonymous(&self, patience: Option<Duration>) -> Later<Admission> {
         self.store.admits_anonymous(patience)
-    }
-
-    /// Whether the store would serve a client who came now; else why not, in one line.
-    pub fn is_ready(&self) -> Later<Result<(), String>> {
-        self.store.is_ready()
     }
 
     /// Why the store does not answer those who have not authenticated, where it knows: an error's text,

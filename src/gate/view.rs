@@ -7,7 +7,15 @@
 use std::{cmp::Reverse, collections::BinaryHeap, hash::BuildHasher, sync::Arc};
 
 use super::{Gate, Label};
-use crate::{clock, lock::Time, store::LockName};
+use crate::{
+    clock,
+    lock::Time,
+    store::{Later, LockName},
+};
+
+/// Parts of the table of queues. While one is looked at nothing in it changes, so each is to be small: with
+/// 100,000 locks some hundreds.
+pub(super) const SHARDS: usize = 256;
 
 /// What is seen of all locks at one moment.
 #[derive(Debug, Default)]
@@ -65,6 +73,11 @@ pub enum Held {
 type Rank = (usize, u64, u64);
 
 impl Gate {
+    /// Whether the store would serve a client who came now; else why not, in one line.
+    pub fn is_ready(&self) -> Later<Result<(), String>> {
+        self.store.is_ready()
+    }
+
     /// The `most` busiest locks with `most_waiters` of each, and what there is of all.
     pub fn view(&self, most: usize, most_waiters: usize) -> View {
         let (now, mut view) = (clock::now(), View::default());
