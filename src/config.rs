@@ -81,6 +81,8 @@ pub struct Config {
     pub leases: Leases,
     /// The bounds.
     pub limits: Limits,
+    /// How often a client would poll for a lock, for an estimate of the polls it is spared.
+    pub poll_interval: Duration,
     queue: QueueTimes,
 }
 
@@ -188,6 +190,11 @@ impl Config {
         }
     }
 
+    /// [`Config::poll_interval`] in microseconds.
+    pub fn poll_interval_micros(&self) -> u64 {
+        millis(self.poll_interval).saturating_mul(1_000)
+    }
+
     fn check(typed: &mut Typed) -> Result<Self, Error> {
         let connect_timeout =
             duration(typed, "upstream.connect_timeout", "1s", MILLISECOND..=HOUR)?;
@@ -223,6 +230,7 @@ impl Config {
             idle: duration(typed, "upstream.idle", "1m", MILLISECOND..=DAY)?,
             key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
             leases: Leases::check(typed)?,
+            poll_interval: duration(typed, "metrics.poll_interval", "50ms", MILLISECOND..=HOUR)?,
             queue: QueueTimes::check(typed)?,
             limits: check_limits(typed)?,
         })

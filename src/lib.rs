@@ -78,6 +78,7 @@ use host::{Host, Listening, Sockets};
 use identity::Users;
 use live::Live;
 use lock::WriteBack;
+use metrics::locks::LockMetrics;
 use reload::Reload;
 use server::Ended;
 use store::{
@@ -316,7 +317,12 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
         }
     };
     Shared {
-        gate: Gate::new(store, config.lock_settings(), config.limits.clone()),
+        gate: Gate::new(
+            store,
+            config.lock_settings(),
+            config.limits.clone(),
+            LockMetrics::new(config.poll_interval_micros()),
+        ),
         users,
         upstream,
         timeout: config.timeout,
@@ -339,6 +345,7 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
         started_at: SystemTime::now(),
         run_id: run_id(),
         clients: AtomicUsize::new(0),
+        relays: Arc::default(),
         warnings: client::Warnings::default(),
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! - [`exposition`]: families of samples, and how they are written.
 //! - [`histogram`]: how often something took how long.
+//! - [`locks`], [`upstream`], [`relays`]: what is counted of locks, of what lockgate asks Redis, and of
+//!   what passes as it is.
 //! - [`process`]: what every process tells: its time, its memory, its files.
 //!
 //! Who does something counts it, by an atomic number of its own; nothing is computed before somebody
@@ -14,12 +16,55 @@ use crate::client::Shared;
 
 pub mod exposition;
 pub mod histogram;
+pub mod locks;
 mod process;
+pub mod relays;
+pub mod upstream;
 
-use exposition::{Family, Sample};
+use exposition::{Family, Sample, Value};
+use locks::LockMetrics;
+use relays::RelayMetrics;
+use upstream::UpstreamMetrics;
 
 /// The media type of [`text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Where it is counted.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured<'a> {
+    /// Of locks.
+    pub locks: &'a LockMetrics,
+    /// Of what lockgate asks Redis; none where locks live in this process.
+    pub upstream: Option<&'a UpstreamMetrics>,
+    /// Of what passes between clients and Redis.
+    pub relays: &'a RelayMetrics,
+}
+
+impl Measured<'_> {
+    /// All of it.
+    pub fn families(&self) -> Vec<Family> {
+        let mut families = self.locks.families();
+        families.extend(self.upstream.iter().flat_map(|it| it.families()));
+        families.extend(self.relays.families());
+        families
+    }
+
+    /// The same but for histograms, as fields of `INFO`: `lockgate_grants_free` for
+    /// `lockgate_grants_total{how="free"}`.
+    pub fn fields(&self) -> Vec<(String, u64)> {
+        let mut fields = Vec::new();
+        for Family { name, samples, .. } in self.families() {
+            let name = name.strip_suffix("_total").unwrap_or(name);
+            for sample in samples {
+                if let Value::Whole(number) = sample.value {
+                    let label = sample.label.map(|(_, value)| format!("_{value}"));
+                    fields.push((format!("{name}{}", label.unwrap_or_default()), number));
+                }
+            }
+        }
+        fields
+    }
+}
 
 /// Everything that is measured.
 pub fn text(shared: &Shared) -> String {
@@ -29,6 +74,7 @@ pub fn text(shared: &Shared) -> String {
 /// The same, before it is written.
 pub fn families(shared: &Shared) -> Vec<Family> {
     let mut families = about(shared);
+    families.extend(shared.measured().families());
     families.extend(process::families(shared.started_at));
     families
 }

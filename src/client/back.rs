@@ -17,6 +17,7 @@ use crate::{
     clock,
     gate::Said,
     limits::{AMENDED_ENTRIES, OWED_REPLIES, QUEUED_COMMANDS},
+    metrics::relays::Traffic,
     resp::{Protocol, RequestScanner},
     transport::stream::Stream,
 };
@@ -246,6 +247,7 @@ impl Back {
     pub(super) fn sent(&mut self, command: &RequestScanner) -> Result<(), Uncountable> {
         match self {
             Self::Relay(relay) => {
+                relay.count_commands(1);
                 relay.state.sent(command)?;
                 is_not_endless(&relay.state)
             }
@@ -279,6 +281,7 @@ impl Back {
     ) -> Result<(), Uncountable> {
         match self {
             Self::Relay(relay) => {
+                relay.count_commands(1);
                 relay.state.sent_naming(command, arguments)?;
                 is_not_endless(&relay.state)
             }
@@ -297,6 +300,7 @@ impl Back {
     /// As [`sent`](Self::sent); and the reply is to be amended.
     pub(super) fn sent_amended(&mut self, amendment: Amendment) {
         if let Self::Relay(relay) = self {
+            relay.count_commands(1);
             relay.state.sent_amended(amendment);
         }
     }
@@ -305,6 +309,7 @@ impl Back {
     /// [`is_plain`](super::state::is_plain).
     pub(super) fn sent_plain(&mut self, count: usize) {
         if let Self::Relay(relay) = self {
+            relay.count_commands(count);
             relay.state.sent_plain(count);
         }
     }
@@ -361,6 +366,14 @@ impl Back {
     pub(super) fn flush(&mut self, cx: &mut Context<'_>) {
         if let Self::Relay(relay) = self {
             relay.flush(cx);
+        }
+    }
+
+    /// What passed to it and back since this was called last.
+    pub(super) fn take_traffic(&mut self) -> Traffic {
+        match self {
+            Self::Relay(relay) => relay.take_traffic(),
+            Self::Local(_) => Traffic::default(),
         }
     }
 

@@ -33,8 +33,17 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::{
-    clock, counters::Counters, error, gate::Gate, identity::Users, limits::Limits, live::Live,
-    lock::Time, seldom::Seldom, transport::stream::Stream,
+    clock,
+    counters::Counters,
+    error,
+    gate::Gate,
+    identity::Users,
+    limits::Limits,
+    live::Live,
+    lock::Time,
+    metrics::{Measured, relays::RelayMetrics},
+    seldom::Seldom,
+    transport::stream::Stream,
 };
 
 pub mod address;
@@ -101,6 +110,8 @@ pub struct Shared {
     pub run_id: String,
     /// Clients connected now.
     pub clients: AtomicUsize,
+    /// What is measured of connections to Redis of their own.
+    pub relays: Arc<RelayMetrics>,
     /// What is logged seldom.
     pub warnings: Warnings,
 }
@@ -148,6 +159,15 @@ impl Shared {
         self.gate.counters()
     }
 
+    /// What is measured, but for what is but what it is now.
+    pub fn measured(&self) -> Measured<'_> {
+        Measured {
+            locks: self.gate.metrics(),
+            upstream: self.gate.upstream_metrics(),
+            relays: &self.relays,
+        }
+    }
+
     fn unreachable(&self, error: &io::Error) -> String {
         let upstream = self.upstream.as_ref().map(|address| &*address.endpoint);
         upstream.map_or_else(String::new, |upstream| error::unreachable(upstream, error))
@@ -164,6 +184,7 @@ impl Shared {
             waiters: self.gate.waiters(),
             locks: self.gate.known(),
             counters: self.counters(),
+            measured: self.measured(),
             upstream: self.upstream.as_ref().map(|address| &*address.endpoint),
         }
     }

@@ -35,6 +35,9 @@ pub(super) struct Pipe {
     pub(super) inbox: BytesMut,
     /// What is to be written.
     pub(super) outbox: BytesMut,
+    /// Bytes read from the socket, and bytes that it took, since somebody counted them last.
+    pub(super) read: u64,
+    pub(super) written: u64,
     /// The other side writes no more.
     pub(super) ended: bool,
     /// The socket took bytes that are not on their way yet.
@@ -58,6 +61,8 @@ impl Pipe {
             stream,
             inbox,
             outbox,
+            read: 0,
+            written: 0,
             ended: false,
             unsent: false,
             closing: false,
@@ -78,6 +83,7 @@ impl Pipe {
             Poll::Ready(Ok(())) => {
                 let count = read.filled().len();
                 self.ended = count == 0;
+                self.read += count as u64;
                 Poll::Ready(Ok(&space[..count]))
             }
             Poll::Ready(Err(error)) => {
@@ -97,6 +103,7 @@ impl Pipe {
             && let Poll::Ready(Ok(count)) = Pin::new(&mut self.stream).poll_write(cx, bytes)
         {
             sent = count;
+            self.written += count as u64;
             self.unsent = self.stream.holds_unsent();
         }
         if sent < bytes.len() {
@@ -125,6 +132,7 @@ impl Pipe {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(written)) => {
                     self.outbox.advance(written);
+                    self.written += written as u64;
                     self.unsent = self.stream.holds_unsent();
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),

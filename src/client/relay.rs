@@ -20,6 +20,7 @@ use super::{
     state::{State, Uncountable, Visibility},
 };
 use crate::{
+    metrics::relays::{Open, Traffic},
     resp::{ReplyScanner, reply::plain_reply},
     store::Later,
     transport::stream::Stream,
@@ -36,6 +37,8 @@ pub(super) struct Relay {
     undecided: Undecided,
     pub(super) state: State,
     amending: Amending,
+    /// What passed and is not counted yet.
+    traffic: Traffic,
     /// Nothing more goes to Redis.
     closing: bool,
 }
@@ -52,7 +55,10 @@ struct Amending {
 enum Link {
     None,
     Opening(Later<io::Result<Stream>>),
-    Open(Pipe),
+    Open(
+        Pipe,
+        #[expect(dead_code, reason = "it counts for as long as it lives")] Open,
+    ),
     Ended,
 }
 
@@ -75,6 +81,7 @@ impl Relay {
             undecided: Undecided::default(),
             state: State::new(),
             amending: Amending::default(),
+            traffic: Traffic::default(),
             closing: false,
         }
     }
@@ -97,7 +104,7 @@ impl Relay {
     /// Bytes on their way to Redis.
     pub(super) fn backlog(&self) -> usize {
         match &self.link {
-            Link::Open(pipe) => pipe.outbox.len(),
+            Link::Open(pipe, _) => pipe.outbox.len(),
             _ => self.first.len(),
         }
     }
@@ -115,7 +122,7 @@ impl Relay {
     /// The first `count` bytes of the inbox go to Redis.
     pub(super) fn pass_on(&mut self, inbox: &mut BytesMut, count: usize) {
         match &mut self.link {
-            Link::Open(pipe) => pipe.pass_on(inbox, count),
+            Link::Open(pipe, _) => pipe.pass_on(inbox, count),
             Link::Ended => drop(inbox.split_to(count)),
             Link::None => {
                 self.link = Link::Opening(Box::pin(Arc::clone(&self.address).connect()));
@@ -133,27 +140,45 @@ impl Relay {
     /// The connection, where it is open.
     pub(super) fn pipe(&mut self) -> Option<&mut Pipe> {
         match &mut self.link {
-            Link::Open(pipe) => Some(pipe),
+            Link::Open(pipe, _) => Some(pipe),
             _ => None,
+        }
+    }
+
+    /// So many commands go to Redis.
+    pub(super) fn count_commands(&mut self, count: usize) {
+        self.traffic.commands += count as u64;
+    }
+
+    /// What passed since this was called last.
+    pub(super) fn take_traffic(&mut self) -> Traffic {
+        self.count_bytes();
+        std::mem::take(&mut self.traffic)
+    }
+
+    fn count_bytes(&mut self) {
+        if let Link::Open(pipe, _) = &mut self.link {
+            self.traffic.from_redis += std::mem::take(&mut pipe.read);
+            self.traffic.to_redis += std::mem::take(&mut pipe.written);
         }
     }
 
     /// Nothing more goes to Redis.
     pub(super) fn close_writing(&mut self) {
         self.closing = true;
-        if let Link::Open(pipe) = &mut self.link {
+        if let Link::Open(pipe, _) = &mut self.link {
             pipe.close_writing();
         }
     }
 
     /// Something is to be sent to Redis.
     pub(super) fn is_due(&self) -> bool {
-        matches!(&self.link, Link::Open(pipe) if pipe.is_due())
+        matches!(&self.link, Link::Open(pipe, _) if pipe.is_due())
     }
 
     /// Writes to Redis what it takes.
     pub(super) fn flush(&mut self, cx: &mut Context<'_>) {
-        if let Link::Open(pipe) = &mut self.link {
+        if let Link::Open(pipe, _) = &mut self.link {
             // Where Redis reads no more it may still have said why.
             let _ = pipe.poll_flush(cx);
         }
@@ -178,11 +203,11 @@ impl Relay {
                     if self.closing {
                         pipe.close_writing();
                     }
-                    self.link = Link::Open(pipe);
+                    self.link = Link::Open(pipe, shared.relays.opened());
                 }
             }
         }
-        let Link::Open(pipe) = &mut self.link else {
+        let Link::Open(pipe, _) = &mut self.link else {
             return Ok(false);
         };
         let mut moved = false;
@@ -209,6 +234,7 @@ impl Relay {
             });
             counted.map_err(Broken::Uncountable)?;
             if pipe.ended {
+                self.count_bytes();
                 self.link = Link::Ended;
             }
             // Redis may refuse a certificate when the connection is open already.

@@ -223,6 +223,7 @@ impl Session {
         moved |= self.look_for_close(cx);
         moved |= self.tell_lost(cx);
         moved |= self.look_for_silence(cx);
+        self.shared.relays.passed(self.back.take_traffic());
         if self.is_over() {
             if self.left {
                 self.held.release();

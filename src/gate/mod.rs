@@ -35,18 +35,24 @@ use crate::{
     counters::Counters,
     limits::Limits,
     lock::{
-        Action, Event, LinkId, LockRequest, Question, QuestionId, Queue, Refusal, Reply, RequestId,
+        Action, Event, LockRequest, Question, QuestionId, Queue, Refusal, Reply, RequestId,
         Settings, Snapshot, Time, Token, UserId, Wait, WriteBack,
     },
-    store::{Admission, Later, Listener, LockName, Look, Needed, Store},
+    metrics::{
+        locks::{LockMetrics, Request},
+        upstream::UpstreamMetrics,
+    },
+    store::{Admission, Later, LockName, Look, Needed, Store},
 };
 
+mod ear;
 mod label;
 mod pending;
 mod released;
 mod timers;
 mod view;
 
+use ear::Ear;
 pub use label::{Label, SAID_BYTES, Said};
 pub use pending::{Answer, Bound, Grant, Pending};
 use released::Released;
@@ -54,15 +60,8 @@ use timers::Timers;
 use view::SHARDS;
 pub use view::{Busy, Held, View};
 
-/// After a connection to the store was lost, its locks are asked about again one by one, this many
-/// microseconds apart: 5,000 a second.
-const REASK_SPACING_MICROS: u64 = 200;
-
 /// What a name costs in a list beside its bytes: `$1024\r\n` and `\r\n`.
 const NAME_OVERHEAD_BYTES: usize = 10;
-
-/// Queues that are told of a loss of data before other tasks get their turn.
-const TOLD_AT_A_TIME: usize = 100;
 
 /// Where clients wait for locks. Cheap to share; it ends with its last [`Arc`].
 pub struct Gate {
@@ -70,14 +69,15 @@ pub struct Gate {
     queues: DashMap<LockName, Box<Entry>>,
     /// As many as `queues` has, without asking every shard of it.
     known: AtomicUsize,
-    /// As many as all queues have callers.
-    calling: AtomicUsize,
+    /// As many requests as wait for a lock.
+    waiting: AtomicUsize,
     asking: AtomicUsize,
     timers: Arc<Timers>,
     store: Arc<dyn Store>,
     settings: Settings,
     limits: Limits,
     counters: Counters,
+    metrics: LockMetrics,
     released: Released,
     next_request: AtomicU64,
     seeds: RandomState,
@@ -146,6 +146,10 @@ struct Entry {
 }
 
 struct Caller {
+    asked: Request,
+    since: Time,
+    /// Its client has closed: nobody is told what comes of it.
+    left: bool,
     reply_to: oneshot::Sender<Reply>,
     user: UserId,
     label: Arc<Label>,
@@ -160,17 +164,22 @@ struct Delivery {
 }
 
 impl Gate {
-    /// A gate in front of a store.
+    /// A gate in front of a store, which counts what it does.
     ///
     /// # Panics
     /// Outside of a tokio runtime: it spawns the task that keeps the timers, which ends with the
     /// gate.
-    pub fn new(store: Arc<dyn Store>, settings: Settings, limits: Limits) -> Arc<Self> {
+    pub fn new(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        limits: Limits,
+        metrics: LockMetrics,
+    ) -> Arc<Self> {
         let timers = Arc::new(Timers::default());
         let gate = Arc::new_cyclic(|this| Self {
             queues: DashMap::with_shard_amount(SHARDS),
             known: AtomicUsize::new(0),
-            calling: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
             asking: AtomicUsize::new(0),
             timers: Arc::clone(&timers),
             store: Arc::clone(&store),
@@ -181,6 +190,7 @@ impl Gate {
             }),
             limits,
             counters: Counters::new(),
+            metrics,
             next_request: AtomicU64::new(0),
             seeds: RandomState::new(),
             runtime: Handle::current(),
@@ -204,7 +214,11 @@ impl Gate {
     pub fn lock(&self, client: &Client, name: LockName, wish: &Wish) -> Pending {
         let explicit = wish.token.is_some();
         let token = wish.token.clone().unwrap_or_else(new_token);
-        let (request, mut reply_to, pending) = self.request(client, &name, &token, true);
+        let asked = match wish.try_only {
+            true => Request::TryLock,
+            false => Request::Lock,
+        };
+        let (request, mut reply_to, pending) = self.request(client, &name, &token, asked);
         reply_to.mailbox.clone_from(&wish.session);
         let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
         if full && !self.queues.contains_key(&name) {
@@ -240,17 +254,18 @@ impl Gate {
                 Ok(_) => Refusal::TooManyLocks,
                 Err(error) => Refusal::Store(error),
             };
+            let reply = Reply::Refused(refusal);
             if let Some(gate) = gate.upgrade() {
-                gate.counters.refused(&refusal);
+                gate.answered(clock::now(), &caller, &reply);
             }
             // The pending one finds its reply there.
-            let _ = caller.reply_to.send(Reply::Refused(refusal));
+            let _ = caller.reply_to.send(reply);
         });
     }
 
     /// `UNLOCK`. It runs even if the [`Pending`] is dropped.
     pub fn unlock(&self, client: &Client, name: LockName, token: Token) -> Pending {
-        let (request, reply_to, pending) = self.request(client, &name, &token, false);
+        let (request, reply_to, pending) = self.request(client, &name, &token, Request::Unlock);
         let event = Event::Unlock {
             request,
             user: client.user,
@@ -263,7 +278,7 @@ impl Gate {
     /// `RELOCK`: the lease ends `lease_ms` milliseconds from now. It runs even if the [`Pending`]
     /// is dropped.
     pub fn relock(&self, client: &Client, name: LockName, token: Token, lease_ms: u64) -> Pending {
-        let (request, reply_to, pending) = self.request(client, &name, &token, false);
+        let (request, reply_to, pending) = self.request(client, &name, &token, Request::Relock);
         let event = Event::Relock {
             request,
             user: client.user,
@@ -356,6 +371,16 @@ impl Gate {
         &self.counters
     }
 
+    /// What is measured of locks.
+    pub fn metrics(&self) -> &LockMetrics {
+        &self.metrics
+    }
+
+    /// What is measured of the store, where it is a Redis.
+    pub fn upstream_metrics(&self) -> Option<&UpstreamMetrics> {
+        self.store.metrics()
+    }
+
     /// Locks this gate knows of: held, waited for, asked about, or known to be held elsewhere.
     pub fn known(&self) -> usize {
         self.known.load(Ordering::Relaxed)
@@ -363,7 +388,7 @@ impl Gate {
 
     /// Requests that wait for a lock.
     pub fn waiters(&self) -> usize {
-        self.calling.load(Ordering::Relaxed)
+        self.waiting.load(Ordering::Relaxed)
     }
 
     fn request(
@@ -371,18 +396,21 @@ impl Gate {
         client: &Client,
         name: &LockName,
         token: &Token,
-        waits: bool,
+        asked: Request,
     ) -> (RequestId, Caller, Pending) {
         let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
         let (reply_to, reply) = oneshot::channel();
         let (user, label) = (client.user, Arc::clone(&client.label));
         let caller = Caller {
+            asked,
+            since: clock::now(),
+            left: false,
             reply_to,
             user,
             label,
             mailbox: None,
         };
-        let gate = self.this.clone();
+        let (gate, waits) = (self.this.clone(), asked.wants_lock());
         (
             id,
             caller,
@@ -417,7 +445,9 @@ impl Gate {
                     }
                 };
                 if let Some(request) = event.request() {
-                    self.calling.fetch_add(1, Ordering::Relaxed);
+                    if caller.asked.wants_lock() {
+                        self.waiting.fetch_add(1, Ordering::Relaxed);
+                    }
                     entry.callers.insert(request, caller);
                 }
                 self.step(name, &mut entry, event, &mut todo)
@@ -433,26 +463,36 @@ impl Gate {
                 .remove_if(name, |_, entry| entry.queue.is_idle())
         {
             self.known.fetch_sub(1, Ordering::Relaxed);
-            self.calling
-                .fetch_sub(entry.callers.len(), Ordering::Relaxed);
+            let waiting = entry.callers.values().filter(|it| it.asked.wants_lock());
+            self.waiting.fetch_sub(waiting.count(), Ordering::Relaxed);
         }
         todo
     }
 
     /// One event, under the map's lock. Returns whether the queue may be forgotten.
     fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
+        let now = clock::now();
         match &event {
             Event::Gone { request, .. } => {
-                drop(self.take_caller(entry, *request));
+                if let Some(caller) = self.take_caller(entry, *request) {
+                    let waited = now.micros_since(caller.since);
+                    self.metrics.left(caller.asked, waited);
+                }
             }
+            Event::StopWaiting { request, .. } => {
+                if let Some(caller) = entry.callers.get_mut(request) {
+                    caller.left = true;
+                }
+            }
+            Event::Undelivered { .. } => self.metrics.undelivered(),
             // The timer that brought it here is used up.
             Event::Timer => entry.wake_at = None,
             _ => {}
         }
-        let mut actions = Vec::new();
-        entry
-            .queue
-            .handle(clock::now(), event, &self.settings, &mut actions);
+        let (mut actions, had_lease) = (Vec::new(), entry.queue.has_lease());
+        entry.queue.handle(now, event, &self.settings, &mut actions);
+        self.metrics
+            .lease_changed(had_lease, entry.queue.has_lease());
         for action in actions {
             match action {
                 Action::Ask { id, question } => todo.questions.push((id, question)),
@@ -463,9 +503,7 @@ impl Gate {
                     };
                     let blind = entry.queue.is_blind();
                     let reply = self.explained(name, caller.user, reply, blind);
-                    if let Reply::Refused(refusal) = &reply {
-                        self.counters.refused(refusal);
-                    }
+                    self.answered(now, &caller, &reply);
                     if let Reply::Granted { session, .. } = &reply {
                         entry.holder = Some(Arc::clone(&caller.label));
                         let mailbox = caller.mailbox.take().filter(|_| *session);
@@ -486,6 +524,9 @@ impl Gate {
                         .position(|(bound, _)| *bound == request);
                     if let Some(at) = at {
                         let (request, mailbox) = entry.sessions.swap_remove(at);
+                        if lost {
+                            self.metrics.lost_session();
+                        }
                         // Without a receiver the connection has ended.
                         let _ = mailbox.send(SessionOver { request, lost });
                     }
@@ -495,6 +536,7 @@ impl Gate {
                         self.counters.forgotten_released_tokens.count();
                     }
                 }
+                Action::Happened(what) => self.metrics.happened(now, what),
             }
         }
         let wake_at = entry.queue.wake_at();
@@ -511,8 +553,20 @@ impl Gate {
             // Most locks are held most of the time, and nobody waits.
             entry.callers = HashMap::new();
         }
-        self.calling.fetch_sub(1, Ordering::Relaxed);
+        if caller.asked.wants_lock() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
         Some(caller)
+    }
+
+    /// For the books: this caller gets this reply.
+    fn answered(&self, now: Time, caller: &Caller, reply: &Reply) {
+        let took = now.micros_since(caller.since);
+        self.metrics
+            .answered(caller.asked, took, reply, caller.left);
+        if let Reply::Refused(refusal) = reply {
+            self.counters.refused(refusal);
+        }
     }
 
     /// Says why the store does not answer, where it knows: instead of that it does not, and instead
@@ -567,35 +621,6 @@ impl Gate {
             }
         });
         None
-    }
-
-    /// The connection told its last: what it had to tell is lost, for every lock read on it.
-    async fn ask_again(self: Arc<Self>, link: LinkId) {
-        let mut ask_at = clock::now();
-        for name in self.names() {
-            self.feed(&name, Event::Deaf { link, ask_at }, None);
-            ask_at = Time::from_micros(ask_at.micros() + REASK_SPACING_MICROS);
-        }
-    }
-}
-
-impl Gate {
-    /// The store lost data: every queue is told, with the tokens released here that the store may
-    /// have again.
-    async fn forgot(self: Arc<Self>) {
-        let mut released = self.released.by_lock(clock::now());
-        for (told, name) in self.names().into_iter().enumerate() {
-            let released = released.remove(&name).unwrap_or_default();
-            self.feed(&name, Event::Forgot { released }, None);
-            if told % TOLD_AT_A_TIME == 0 {
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
-    fn names(&self) -> Vec<LockName> {
-        let names = self.queues.iter().map(|entry| entry.key().clone());
-        names.collect()
     }
 }
 
@@ -655,39 +680,6 @@ impl Delivery {
             }),
             Ok(()) | Err(_) => None,
         }
-    }
-}
-
-/// The gate as the store's listener.
-struct Ear(Weak<Gate>);
-
-impl Listener for Ear {
-    fn changed(&self, link: LinkId, name: &LockName) {
-        if let Some(gate) = self.0.upgrade() {
-            gate.feed(name, Event::Changed { link }, None);
-        }
-    }
-
-    fn deaf(&self, link: LinkId) {
-        if let Some(gate) = self.0.upgrade() {
-            let runtime = gate.runtime.clone();
-            runtime.spawn(gate.ask_again(link));
-        }
-    }
-
-    fn refused_connection(&self) {
-        if let Some(gate) = self.0.upgrade() {
-            gate.counters.refused_shared_connections.count();
-        }
-    }
-
-    fn forgot(&self) -> Later<()> {
-        let gate = self.0.upgrade();
-        Box::pin(async move {
-            if let Some(gate) = gate {
-                gate.forgot().await;
-            }
-        })
     }
 }
 

@@ -1,7 +1,9 @@
 //! The lease that this gate granted, and the row of handovers it stands in.
 
 use super::fault::{Fault, planted};
-use super::vocabulary::{Deadline, RequestId, Settings, Time, Token, UserId, WriteBack};
+use super::vocabulary::{
+    Deadline, Ending, How, RequestId, Settings, Time, Token, UserId, WriteBack,
+};
 
 /// A lease of `SESSION` is renewed when a third of it is over.
 const RENEWALS_PER_LEASE: u64 = 3;
@@ -31,6 +33,9 @@ pub struct Lease {
     /// The deadline that this gate set in the store. None where it found it set, so that it cannot
     /// tell its own grant from one made elsewhere.
     pub deadline: Option<Deadline>,
+    /// How it came about, until the first client is told. The lock was found free, where nothing says
+    /// that this client waited for it.
+    pub how: Option<How>,
     /// Clients that were told of the grant and did not report that it never reached them.
     pub receivers: usize,
     /// The place in the queue that the lease was granted to.
@@ -66,6 +71,15 @@ impl Lease {
     /// times in a lease, as long as that is neither often nor seldom.
     pub fn renewal_pause_ms(&self) -> u64 {
         (self.lease_ms / 32).clamp(100, 5_000)
+    }
+
+    /// How it ended, where nobody here ended it.
+    pub fn ending(&self, now: Time) -> Ending {
+        if now >= self.until {
+            Ending::RanOut
+        } else {
+            Ending::Lost
+        }
     }
 
     /// It was found to stand.

@@ -75,6 +75,8 @@ pub struct Queue {
     /// release them once more.
     late: VecDeque<(Time, UserId, Token)>,
     questions: u64,
+    /// When somebody was known to hold the lock last.
+    held_at: Time,
 }
 
 /// What `LOCKINFO` and `LOCKS` show of a queue.
@@ -151,7 +153,7 @@ struct Asked {
     retry_at: Option<Time>,
     /// Who may come to hold the lock by it named the token itself.
     explicit: bool,
-    /// It gives a lease away on the gate's own account.
+    /// It is asked on the gate's own account: no client is told what came of it.
     own: bool,
     /// The store lost data meanwhile; with the tokens of [`Event::Forgot`].
     forgotten: Option<Vec<Token>>,
@@ -183,6 +185,7 @@ impl Queue {
             restores_refused: 0,
             late: VecDeque::new(),
             questions: 0,
+            held_at: Time::default(),
         }
     }
 
@@ -273,6 +276,9 @@ impl Queue {
             Event::Timer => self.timer(&mut turn),
         }
         self.go_on(&mut turn);
+        if self.belief.is_some() {
+            self.held_at = now;
+        }
     }
 
     /// When to send [`Event::Timer`] next. None: not at all.

@@ -276,6 +276,40 @@ pub enum Action {
         /// When its lease would have been over.
         over_at: Time,
     },
+    /// Nothing is to be done: something happened that somebody may want to count.
+    Happened(Happening),
+}
+
+/// What shows in no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happening {
+    /// A lease that this gate granted or extended is over.
+    LeaseOver {
+        /// When the token first got the lock, or this gate heard that it had it.
+        since: Time,
+        /// How it ended.
+        how: Ending,
+    },
+    /// Handovers were many in a row: the lock was released though somebody waits here, so that others
+    /// get their turn.
+    Yielded,
+    /// A lease that is bound to a connection began anew.
+    Renewed,
+    /// The same was tried in vain.
+    NotRenewed,
+}
+
+/// How a lease ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The lock was released.
+    Released,
+    /// The next one got the lock in the same step.
+    HandedOver,
+    /// It ran out.
+    RanOut,
+    /// The store had another owner or none, before its time.
+    Lost,
 }
 
 /// The one reply to a request.
@@ -294,6 +328,8 @@ pub enum Reply {
         /// The lease is bound to the connection of this request: its end is to be told by
         /// [`Event::SessionClosed`].
         session: bool,
+        /// How it came about.
+        how: How,
     },
     /// `LOCK` or `TRYLOCK`: not granted.
     Nil,
@@ -303,6 +339,19 @@ pub enum Reply {
     NotHeld,
     /// An error.
     Refused(Refusal),
+}
+
+/// How a grant came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// The lock was found free.
+    Free,
+    /// Its owner released it to this one, in one step.
+    Handover,
+    /// It was held when the request came, or since, and then found free.
+    Waited,
+    /// The token had the lock already: the same owner asked again.
+    Again,
 }
 
 /// Why a request gets an error.

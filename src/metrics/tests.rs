@@ -5,7 +5,14 @@ use super::{
     histogram::Histogram,
     *,
 };
-use crate::{config::Config, live::Live};
+use crate::{
+    config::Config,
+    gate::{Answer, Client, Wish},
+    live::Live,
+    lock::{Ending, Happening, How, Refusal, Reply, Time, Token, UserId},
+    metrics::locks::Request,
+    store::LockName,
+};
 
 fn shared() -> Shared {
     let config = Config::default();
@@ -55,6 +62,168 @@ async fn names_and_labels_are_plain_words() {
             );
         }
     }
+}
+
+/// What each thing that can happen adds to what `INFO` shows.
+fn changed(by: impl FnOnce(&LockMetrics)) -> Vec<(String, u64)> {
+    let (locks, relays) = (LockMetrics::new(50_000), RelayMetrics::new());
+    by(&locks);
+    let measured = Measured {
+        locks: &locks,
+        upstream: None,
+        relays: &relays,
+    };
+    let mut fields = measured.fields();
+    fields.retain(|(_, value)| *value > 0);
+    fields
+}
+
+#[test]
+fn what_happens_to_locks_is_counted_once_and_as_what_it_is() {
+    let granted = |how| Reply::Granted {
+        token: Token::new("t"),
+        until: Time::default(),
+        fence: None,
+        session: false,
+        how,
+    };
+    let refused = || Reply::Refused(Refusal::Upstream);
+    let one = |name: &str| vec![(format!("lockgate_{name}"), 1)];
+    for (request, reply, name) in [
+        (Request::Lock, granted(How::Free), "grants_free"),
+        (Request::Lock, granted(How::Handover), "grants_handover"),
+        (Request::TryLock, granted(How::Waited), "grants_waited"),
+        (Request::TryLock, granted(How::Again), "grants_again"),
+        (Request::Lock, Reply::Nil, "timeouts"),
+        (Request::TryLock, Reply::Nil, "busy_trylocks"),
+        (Request::Lock, refused(), "lock_errors"),
+        (Request::TryLock, refused(), "lock_errors"),
+        (Request::Unlock, Reply::Done, "unlocks_released"),
+        (Request::Unlock, Reply::NotHeld, "unlocks_not_held"),
+        (Request::Unlock, refused(), "unlocks_error"),
+        (Request::Relock, Reply::Done, "relocks_extended"),
+        (Request::Relock, Reply::NotHeld, "relocks_not_held"),
+        (Request::Relock, refused(), "relocks_error"),
+    ] {
+        let counted = changed(|locks| locks.answered(request, 49_999, &reply, false));
+        assert_eq!(counted, one(name));
+    }
+    let over = |how| Happening::LeaseOver {
+        since: Time::from_millis(10),
+        how,
+    };
+    for (what, name) in [
+        (over(Ending::Released), "leases_ended_released"),
+        (over(Ending::HandedOver), "leases_ended_handed_over"),
+        (over(Ending::RanOut), "leases_ended_ran_out"),
+        (over(Ending::Lost), "leases_ended_lost"),
+        (Happening::Yielded, "yields"),
+        (Happening::Renewed, "renewals"),
+        (Happening::NotRenewed, "failed_renewals"),
+    ] {
+        let counted = changed(|locks| locks.happened(Time::from_millis(12), what));
+        assert_eq!(counted, one(name));
+    }
+    let left = changed(|locks| locks.answered(Request::Lock, 0, &Reply::Nil, true));
+    assert_eq!(left, one("waiters_left"));
+    assert_eq!(
+        changed(|locks| locks.left(Request::Lock, 0)),
+        one("waiters_left")
+    );
+    assert_eq!(changed(LockMetrics::undelivered), one("undelivered_grants"));
+    assert_eq!(changed(LockMetrics::lost_session), one("lost_sessions"));
+    assert_eq!(
+        changed(|locks| locks.lease_changed(false, true)),
+        one("leases")
+    );
+    assert_eq!(changed(|locks| locks.lease_changed(true, true)), []);
+}
+
+#[test]
+fn waits_and_holds_are_in_their_histograms() {
+    let locks = LockMetrics::new(50_000);
+    let reply = Reply::Granted {
+        token: Token::new("t"),
+        until: Time::default(),
+        fence: None,
+        session: false,
+        how: How::Waited,
+    };
+    locks.answered(Request::Lock, 120_000, &reply, false);
+    locks.answered(Request::Lock, 170_000, &Reply::Nil, false);
+    let (since, how) = (Time::from_millis(10), Ending::Released);
+    locks.happened(Time::from_millis(12), Happening::LeaseOver { since, how });
+    let (wait, hold) = (locks.wait.get(), locks.hold.get());
+    assert_eq!((wait.count(), wait.sum_micros), (1, 120_000), "grants only");
+    assert_eq!((hold.count(), hold.sum_micros), (1, 2_000));
+}
+
+#[test]
+fn polls_avoided_are_those_of_whole_intervals_of_locks_that_waited() {
+    for (request, micros, polls) in [
+        (Request::Lock, 49_999, 0),
+        (Request::Lock, 50_000, 1),
+        (Request::Lock, 170_000, 3),
+        (Request::TryLock, 170_000, 0),
+        (Request::Unlock, 170_000, 0),
+    ] {
+        for left in [false, true] {
+            let mut counted = changed(|locks| match left {
+                true => locks.left(request, micros),
+                false => locks.answered(request, micros, &Reply::Nil, false),
+            });
+            counted.retain(|(name, _)| name == "lockgate_estimated_polls_avoided");
+            let expected =
+                (polls > 0).then(|| ("lockgate_estimated_polls_avoided".to_owned(), polls));
+            assert_eq!(counted, Vec::from_iter(expected), "{request:?} {micros}");
+        }
+    }
+}
+
+/// A client of a gate that is inside this process.
+#[tokio::test]
+async fn a_grant_that_reaches_nobody_is_counted_and_its_lease_ends() {
+    let shared = shared();
+    let client = Client {
+        user: UserId::ANONYMOUS,
+        label: "here".into(),
+    };
+    let name = LockName {
+        database: 0,
+        key: "k".into(),
+    };
+    let wish = Wish {
+        token: None,
+        lease_ms: 30_000,
+        wait_ms: None,
+        try_only: false,
+        fence: false,
+        session: None,
+    };
+    let field = |name: &str| {
+        let fields = shared.measured().fields();
+        fields
+            .into_iter()
+            .find(|(its, _)| its == name)
+            .expect(name)
+            .1
+    };
+    let Answer::Granted(grant) = shared.gate.lock(&client, name, &wish).await else {
+        panic!("nobody holds it");
+    };
+    assert_eq!(
+        (field("lockgate_grants_free"), field("lockgate_leases")),
+        (1, 1)
+    );
+    drop(grant);
+    assert_eq!(field("lockgate_undelivered_grants"), 1);
+    assert_eq!(
+        (
+            field("lockgate_leases"),
+            field("lockgate_leases_ended_released")
+        ),
+        (0, 1)
+    );
 }
 
 #[test]

@@ -8,7 +8,10 @@ use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc, time::Durat
 
 use bytes::Bytes;
 
-use crate::lock::{Answer, LinkId, Question, UserId};
+use crate::{
+    lock::{Answer, LinkId, Question, UserId},
+    metrics::upstream::UpstreamMetrics,
+};
 
 pub mod embedded;
 pub mod redis;
@@ -114,6 +117,11 @@ pub trait Store: Send + Sync + 'static {
     /// asked only where there is such a connection: it takes a look at every lock.
     fn close_unused(&self, needed: &dyn Fn() -> Needed) {
         let _ = needed;
+    }
+
+    /// What is measured of it, where it is a Redis.
+    fn metrics(&self) -> Option<&UpstreamMetrics> {
+        None
     }
 
     /// Looks at a lock without touching it.

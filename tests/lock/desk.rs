@@ -12,8 +12,8 @@
 //! | `after 5` | 5 ms later, with all timers on the way |
 
 use lockgate::lock::{
-    Action, Answer, Deadline, Event, LinkId, LockRequest, Outcome, Question, QuestionId, Queue,
-    Reply, RequestId, Settings, Time, Token, UserId, Wait, WriteBack,
+    Action, Answer, Deadline, Event, Happening, LinkId, LockRequest, Outcome, Question, QuestionId,
+    Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait, WriteBack,
 };
 
 pub(crate) const SETTINGS: Settings = Settings {
@@ -39,6 +39,8 @@ pub(crate) struct Desk {
     asked: Option<QuestionId>,
     /// The connection that the store's answers come on.
     pub(crate) link: u64,
+    /// How grants came about, and what shows in no reply.
+    pub(crate) counted: Vec<String>,
 }
 
 /// Each event, and what is to come of it.
@@ -62,6 +64,7 @@ impl Desk {
             settings,
             asked: None,
             link: 1,
+            counted: Vec::new(),
         }
     }
 
@@ -237,7 +240,21 @@ impl Desk {
 
     fn told(&mut self, action: &Action) -> String {
         match action {
-            Action::Reply { request, reply } => format!("{} {}", request.0, told_reply(reply)),
+            Action::Reply { request, reply } => {
+                if let Reply::Granted { how, .. } = reply {
+                    self.counted.push(format!("{} {how:?}", request.0));
+                }
+                format!("{} {}", request.0, told_reply(reply))
+            }
+            Action::Happened(what) => {
+                self.counted.push(match what {
+                    Happening::LeaseOver { since, how } => {
+                        format!("{how:?} after {}", self.now.millis_since(*since))
+                    }
+                    other => format!("{other:?}"),
+                });
+                String::new()
+            }
             Action::Ask { id, question } => {
                 assert!(self.asked.is_none(), "one question at a time");
                 self.asked = Some(*id);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests
 
 mod desk;
+mod happenings;
 mod leases;
 mod properties;
 mod scenarios;

@@ -323,9 +323,12 @@ const AMENDED: &str = "
 fn without_times(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().filter(|line| {
-        !["lockgate_clients:", "lockgate_uptime_in_seconds:"]
-            .iter()
-            .any(|field| line.starts_with(field))
+        let fields = [
+            "lockgate_clients:",
+            "lockgate_uptime_in_seconds:",
+            "lockgate_relay",
+        ];
+        !fields.iter().any(|field| line.starts_with(field))
     });
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -504,7 +507,7 @@ fn behind_a_lockgate_each_tells_of_its_own() {
     let info = front.client().say("INFO lockgate").text();
     let upstreams: Vec<_> = info
         .lines()
-        .filter(|line| line.starts_with("lockgate_upstream"))
+        .filter(|line| line.starts_with("lockgate_upstream:"))
         .collect();
     let of = |address: SocketAddr| format!("lockgate_upstream:{address}");
     assert_eq!(

@@ -25,6 +25,7 @@ mod identity;
 mod labels;
 mod leaving;
 mod life;
+mod metrics;
 mod nonsense;
 mod order;
 mod parity;

@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use super::{LOCKGATE_VERSION, REDIS_VERSION};
-use crate::{counters::Counters, lock::Time, resp::Writer, transport::endpoint::Endpoint};
+use crate::{
+    counters::Counters, lock::Time, metrics::Measured, resp::Writer, transport::endpoint::Endpoint,
+};
 
 /// What this gate knows of itself when a command comes.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +32,8 @@ pub struct Facts<'a> {
     pub locks: usize,
     /// What happened how often.
     pub counters: &'a Counters,
+    /// What is measured.
+    pub measured: Measured<'a>,
     /// The Redis where the locks live; none where they live in this process.
     pub upstream: Option<&'a Endpoint>,
 }
@@ -141,6 +145,9 @@ fn lockgate(text: &mut String, facts: &Facts<'_>) -> std::fmt::Result {
     write!(text, "lockgate_waiters:{}\r\n", facts.waiters)?;
     for (name, _, value) in facts.counters.each() {
         write!(text, "lockgate_{name}:{value}\r\n")?;
+    }
+    for (name, value) in facts.measured.fields() {
+        write!(text, "{name}:{value}\r\n")?;
     }
     Ok(())
 }

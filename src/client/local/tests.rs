@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     client::testing::{Connection, Redis, Value},
     counters::Counters,
+    metrics::{Measured, locks::LockMetrics, relays::RelayMetrics},
 };
 
 /// What `COMMAND` says.
@@ -14,6 +15,8 @@ mod catalog;
 mod cli;
 
 static COUNTERS: Counters = Counters::new();
+static LOCKS: LockMetrics = LockMetrics::new(50_000);
+static RELAYS: RelayMetrics = RelayMetrics::new();
 
 static FACTS: Facts<'static> = Facts {
     now: Time::from_millis(90_061_000),
@@ -25,6 +28,11 @@ static FACTS: Facts<'static> = Facts {
     waiters: 5,
     locks: 2,
     counters: &COUNTERS,
+    measured: Measured {
+        locks: &LOCKS,
+        upstream: None,
+        relays: &RELAYS,
+    },
     upstream: None,
 };
 

@@ -20,6 +20,7 @@ use crate::{
     gate::{Answer, Pending, Wish},
     limits::LOCK_COMMAND_ARGUMENTS,
     lock::{Refusal, Token},
+    metrics::locks::Request,
     resp::{Protocol, arguments},
     store::LockName,
 };
@@ -74,7 +75,14 @@ impl Session {
                     pending,
                     waiting: None,
                 }),
-                None => Turn::Answered(Answer::NotHeld),
+                None => {
+                    let metrics = self.shared.gate.metrics();
+                    metrics.answered_at_once(match command {
+                        Command::Unlock { .. } => Request::Unlock,
+                        _ => Request::Relock,
+                    });
+                    Turn::Answered(Answer::NotHeld)
+                }
             },
             Command::LockInfo { key } => {
                 let name = self.name(key);

@@ -8,7 +8,8 @@ use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
     vocabulary::{
-        Action, Answer, Deadline, Outcome, Question, Refusal, Reply, Time, Token, UserId,
+        Action, Answer, Deadline, Ending, Happening, How, Outcome, Question, Refusal, Reply, Time,
+        Token, UserId,
     },
 };
 
@@ -18,6 +19,13 @@ const FOREIGN_LEASE_MS: u64 = 60_000;
 impl Queue {
     pub(super) fn answered(&mut self, mut asked: Asked, answer: Answer, turn: &mut Turn<'_>) {
         let Answer { outcome, armed } = answer;
+        if asked.own && matches!(asked.question, Question::Extend { .. }) {
+            let renewed = matches!(outcome, Outcome::Granted { .. });
+            turn.happened(match renewed {
+                true => Happening::Renewed,
+                false => Happening::NotRenewed,
+            });
+        }
         match outcome {
             Outcome::Unknown => {
                 let dirty = asked.dirty.clone();
@@ -166,6 +174,7 @@ impl Queue {
             user,
             token,
             lease_ms,
+            bare,
             ..
         } = &asked.question
         else {
@@ -183,8 +192,11 @@ impl Queue {
                 }
                 // A token that held the lock already may have been granted it at another gate.
                 let deadline = fresh.then_some(deadline);
-                let lease =
+                let mut lease =
                     self.new_lease(asked, (*user, token), *lease_ms, deadline, fence, turn.now);
+                if !again && (fresh || *bare || asked.again) {
+                    lease.how = Some(How::Free);
+                }
                 self.granted(asked, lease, turn);
             }
             Outcome::Held { holder, ttl_ms } => {
@@ -228,20 +240,21 @@ impl Queue {
             } => {
                 self.tell(&asked, Reply::Done, turn);
                 self.chain.hand_over();
-                self.released(*user, from, turn);
+                self.released(*user, from, Ending::HandedOver, turn);
                 let deadline = fresh.then_some(deadline);
-                let lease =
+                let mut lease =
                     self.new_lease(&asked, (*user, to), *lease_ms, deadline, fence, turn.now);
+                lease.how = Some(How::Handover);
                 self.granted(&asked, lease, turn);
             }
             Outcome::Held { holder, ttl_ms } => {
                 self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
-                self.end_lease_of(*user, from, turn);
+                self.end_lost_lease_of(&asked, *user, from, turn);
                 self.held(holder, ttl_ms, turn);
             }
             Outcome::Free => {
                 self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
-                self.end_lease_of(*user, from, turn);
+                self.end_lost_lease_of(&asked, *user, from, turn);
                 self.free(turn);
             }
             Outcome::Refused(_) => {
@@ -265,9 +278,10 @@ impl Queue {
         match outcome {
             Outcome::Free => {
                 self.tell(asked, Reply::Done, turn);
-                self.released(*user, token, turn);
+                self.released(*user, token, Ending::Released, turn);
                 self.free(turn);
                 if !self.places.is_empty() && self.chain.is_long(turn.now, turn.settings) {
+                    turn.happened(Happening::Yielded);
                     let pause_ms = self.chain.pause_ms(turn.now, turn.settings);
                     self.pace.pause(turn.now, pause_ms);
                 }
@@ -282,7 +296,7 @@ impl Queue {
                     self.belief = None;
                     self.pace.now();
                 }
-                self.end_lease_of(*user, token, turn);
+                self.end_lost_lease_of(asked, *user, token, turn);
             }
             Outcome::Refused(error) => {
                 self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
@@ -411,6 +425,10 @@ impl Queue {
                         until: lease.until,
                         fence: lease.fence.filter(|_| waiting.fence),
                         session: lease.session == Some(waiting.request),
+                        how: match lease.how.take() {
+                            Some(How::Free) if self.held_at >= waiting.since => How::Waited,
+                            how => how.unwrap_or(How::Again),
+                        },
                     }
                 };
                 turn.reply(waiting.request, reply);
@@ -491,26 +509,46 @@ impl Queue {
     }
 
     /// The token does not hold the lock any more, by this gate's doing.
-    fn released(&mut self, user: UserId, token: &Token, turn: &mut Turn<'_>) {
+    fn released(&mut self, user: UserId, token: &Token, how: Ending, turn: &mut Turn<'_>) {
         let lease = self.lease_of(user, token);
         let over_at = lease.map_or(turn.now.plus_millis(FOREIGN_LEASE_MS), |lease| {
             lease.over_at
         });
         if planted(Fault::ReleasedForgotten) {
-            return self.end_lease_of(user, token, turn);
+            return self.end_lease_of(user, token, how, turn);
         }
         turn.todo.push(Action::Released {
             token: token.clone(),
             over_at,
         });
-        self.end_lease_of(user, token, turn);
+        self.end_lease_of(user, token, how, turn);
     }
 
     /// Whoever had this lease wanted it to end.
-    fn end_lease_of(&mut self, user: UserId, token: &Token, turn: &mut Turn<'_>) {
+    fn end_lease_of(&mut self, user: UserId, token: &Token, how: Ending, turn: &mut Turn<'_>) {
         let kept = self.restore.is_some() && planted(Fault::WrittenBackThoughReleased);
-        if self.lease_of(user, token).is_some() && !kept {
+        if let Some(lease) = self.lease_of(user, token).filter(|_| !kept) {
+            turn.lease_over(&lease, how);
             self.put_lease(None, false, turn);
         }
+    }
+
+    /// The same where it was found not to stand any more.
+    fn end_lost_lease_of(
+        &mut self,
+        asked: &Asked,
+        user: UserId,
+        token: &Token,
+        turn: &mut Turn<'_>,
+    ) {
+        let Some(lease) = self.lease_of(user, token) else {
+            return;
+        };
+        let how = match asked.again {
+            // By the first sending of this question.
+            true => Ending::Released,
+            false => lease.ending(turn.now),
+        };
+        self.end_lease_of(user, token, how, turn);
     }
 }

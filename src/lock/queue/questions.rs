@@ -178,14 +178,10 @@ impl Queue {
                 .is_some_and(|place| place.explicit),
             _ => false,
         };
-        let releases = matches!(
-            question,
-            Question::Release { .. } | Question::HandOver { .. }
-        );
         let asked = Asked {
             id: QuestionId(0),
             question,
-            own: releases && teller.is_none(),
+            own: teller.is_none(),
             teller,
             sent_at: turn.now,
             again: false,

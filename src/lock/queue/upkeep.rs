@@ -10,7 +10,8 @@ use crate::lock::{
     fault::{Fault, planted},
     lease::{Lease, renewal},
     vocabulary::{
-        Action, Deadline, Outcome, Question, Refusal, Reply, RequestId, Time, Token, UserId,
+        Action, Deadline, Ending, Happening, Outcome, Question, Refusal, Reply, RequestId, Time,
+        Token, UserId,
     },
 };
 
@@ -64,6 +65,14 @@ impl Queue {
     /// bound to is told so.
     pub(super) fn put_lease(&mut self, lease: Option<Lease>, lost: bool, turn: &mut Turn<'_>) {
         let before = std::mem::replace(&mut self.lease, lease);
+        let goes_on = |before: &Lease| {
+            let same = |lease: &Lease| lease.is_of(before.user, &before.token);
+            self.lease.as_ref().is_some_and(same)
+        };
+        // Who ended it has told how.
+        if let Some(before) = before.as_ref().filter(|before| lost && !goes_on(before)) {
+            turn.lease_over(before, before.ending(turn.now));
+        }
         let bound = self.lease.as_ref().and_then(|lease| lease.session);
         if let Some(request) = before.and_then(|lease| lease.session)
             && bound != Some(request)
@@ -292,6 +301,11 @@ impl Queue {
 
     // ── the books ────────────────────────────────────────────────────────────────────────────
 
+    /// This gate granted or extended a lease that is not over.
+    pub fn has_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
     /// The lease of a token that was just granted it or had it extended.
     pub(super) fn new_lease(
         &self,
@@ -312,6 +326,7 @@ impl Queue {
             until: asked.sent_at.plus_millis(lease_ms),
             over_at: over_at(now, lease_ms),
             deadline,
+            how: before.as_ref().and_then(|lease| lease.how),
             receivers: before.as_ref().map_or(0, |lease| lease.receivers),
             place: before.as_ref().and_then(|lease| lease.place),
             fence: fence.or(before.as_ref().and_then(|lease| lease.fence)),
@@ -356,5 +371,14 @@ impl Asked {
 impl Turn<'_> {
     fn session_over(&mut self, request: RequestId, lost: bool) {
         self.todo.push(Action::SessionOver { request, lost });
+    }
+
+    pub(super) fn happened(&mut self, what: Happening) {
+        self.todo.push(Action::Happened(what));
+    }
+
+    pub(super) fn lease_over(&mut self, lease: &Lease, how: Ending) {
+        let since = lease.since;
+        self.happened(Happening::LeaseOver { since, how });
     }
 }

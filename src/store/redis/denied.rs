@@ -6,6 +6,7 @@ use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::{link::Link, scripts::error_text};
+use crate::metrics::upstream::Purpose;
 
 /// The commands of the scripts but `DEL`, in forms that do nothing: Redis looks whether the user may
 /// before it looks at what is wrong with them.
@@ -38,7 +39,7 @@ pub(super) async fn in_words_of_redis(link: &Link, key: &[u8]) -> Bytes {
         if name != "TIME" {
             command.arg(key).arg(arguments);
         }
-        if let Some(Value::ServerError(error)) = link.send(&command).await
+        if let Some(Value::ServerError(error)) = link.send(Purpose::Explain, &command).await
             && error.code() == "NOPERM"
         {
             return error_text(&error);

@@ -22,6 +22,7 @@ use super::{
     settings::{LONGEST_PAUSE, RedisSettings},
 };
 use crate::{
+    metrics::upstream::{Purpose, UpstreamMetrics},
     store::{Admission, Later, task::Task},
     transport::stream::Stream,
 };
@@ -45,6 +46,7 @@ pub(super) struct Door {
 
 struct DoorKeeper {
     settings: Arc<RedisSettings>,
+    metrics: Arc<UpstreamMetrics>,
     /// Why there is no answer.
     trouble: Mutex<Option<String>>,
 }
@@ -59,10 +61,11 @@ enum NoAnswer {
 
 impl Door {
     /// Nothing is opened before somebody asks.
-    pub(super) fn new(settings: Arc<RedisSettings>) -> Self {
+    pub(super) fn new(settings: Arc<RedisSettings>, metrics: Arc<UpstreamMetrics>) -> Self {
         Self {
             keeper: Arc::new(DoorKeeper {
                 settings,
+                metrics,
                 trouble: Mutex::default(),
             }),
             asked: OnceLock::new(),
@@ -146,7 +149,7 @@ impl DoorKeeper {
                 })
             })?,
         };
-        let answer = timeout(self.settings.timeout, is_admitted(&mut open)).await;
+        let answer = timeout(self.settings.timeout, is_admitted(&mut open, &self.metrics)).await;
         let (admission, stays_open) = answer
             .map_err(|_| NoAnswer::Late("Redis does not answer".to_owned()))?
             .map_err(|error| NoAnswer::Broken(error.to_string()))?;
@@ -168,13 +171,18 @@ impl DoorKeeper {
 }
 
 /// Whether Redis lets a new connection do anything; and whether this one can be made new once more.
-async fn is_admitted(stream: &mut Stream) -> io::Result<(Admission, bool)> {
+async fn is_admitted(
+    stream: &mut Stream,
+    metrics: &UpstreamMetrics,
+) -> io::Result<(Admission, bool)> {
+    metrics.sent(Purpose::Admission);
     let is_new = match credentials::ask(stream, &[b"RESET"]).await? {
         Line::Good => true,
         Line::Error(text) if text.starts_with(b"ERR unknown command") => false,
         // Too many clients, and the like.
         Line::Error(text) => return Err(io::Error::other(lossy(&text))),
     };
+    metrics.sent(Purpose::Admission);
     Ok(match credentials::ask(stream, &[b"PING"]).await? {
         Line::Error(text) if text.starts_with(b"NOAUTH") => (Admission::Refused(text), is_new),
         // Whatever else is wrong is not that.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind,
-    RedisConnectionInfo, RedisError, ServerError, Value, aio::MultiplexedConnection,
+    RedisConnectionInfo, RedisError, RedisResult, ServerError, Value, aio::MultiplexedConnection,
 };
 use tokio::time::timeout;
 
@@ -35,6 +35,7 @@ use crate::{
     error::NOAUTH,
     identity::{Credentials, User},
     lock::LinkId,
+    metrics::upstream::{Purpose, UpstreamMetrics},
     store::{Listener, LockName, task::Task},
     transport::stream::Stream,
 };
@@ -52,6 +53,7 @@ pub(super) struct Subject {
     pub(super) database: u32,
     pub(super) listener: Arc<dyn Listener>,
     pub(super) history: Arc<History>,
+    pub(super) metrics: Arc<UpstreamMetrics>,
 }
 
 /// A connection that is ready for questions.
@@ -164,6 +166,19 @@ async fn open_as(
     })
 }
 
+/// The first words on a connection, which are counted.
+struct Talk {
+    connection: MultiplexedConnection,
+    metrics: Arc<UpstreamMetrics>,
+}
+
+impl Talk {
+    async fn send(&mut self, purpose: Purpose, command: &Cmd) -> RedisResult<Value> {
+        self.metrics.sent(purpose);
+        self.connection.send_packed_command(command).await
+    }
+}
+
 /// What came of the first words.
 enum Greeting {
     NoLink(NoLink),
@@ -220,6 +235,7 @@ impl FirstWords<'_> {
     /// Credentials, protocol, errands of the gate's own, database, tracking.
     async fn say_on(&self, mut stream: Stream) -> Result<Opened, Greeting> {
         if let Some(first) = self.own.or(self.credentials) {
+            self.subject.metrics.sent(Purpose::Setup);
             match log_in(&mut stream, first).await? {
                 Login::Done => {}
                 Login::Refused(text) if self.own.is_some() => {
@@ -243,7 +259,7 @@ impl FirstWords<'_> {
             None
         };
         Ok(Opened {
-            connection,
+            connection: connection.connection,
             driver,
             mute,
             peer: errands.peer,
@@ -254,7 +270,7 @@ impl FirstWords<'_> {
     }
 
     /// Hands the stream to the crate, which agrees on the protocol.
-    async fn speak(&self, stream: Stream) -> Result<(MultiplexedConnection, Task), Greeting> {
+    async fn speak(&self, stream: Stream) -> Result<(Talk, Task), Greeting> {
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -266,17 +282,23 @@ impl FirstWords<'_> {
         let info = RedisConnectionInfo::default()
             .set_protocol(self.protocol)
             .set_skip_set_lib_name();
+        let metrics = Arc::clone(&self.subject.metrics);
+        if self.protocol.supports_resp3() {
+            // The HELLO.
+            metrics.sent(Purpose::Setup);
+        }
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
             .await
             .map_err(hello_refused)?;
-        Ok((connection, Task::spawn(driver)))
+        let talk = Talk {
+            connection,
+            metrics,
+        };
+        Ok((talk, Task::spawn(driver)))
     }
 
     /// The connection was the gate's own so far.
-    async fn become_the_user(
-        &self,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<(), Greeting> {
+    async fn become_the_user(&self, connection: &mut Talk) -> Result<(), Greeting> {
         if let Some(credentials) = self.credentials {
             let mut command = redis::cmd("AUTH");
             command.arg(credentials.name()).arg(credentials.password());
@@ -308,10 +330,7 @@ struct Errands {
 }
 
 impl Errands {
-    async fn run(
-        words: &FirstWords<'_>,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<Self, NoLink> {
+    async fn run(words: &FirstWords<'_>, connection: &mut Talk) -> Result<Self, NoLink> {
         if let Some(peer) = words.previous {
             peer.end(connection).await?;
         }
@@ -331,12 +350,12 @@ impl Errands {
 
 /// Who it is that the connection leads to, and whether it throws keys away when memory is short.
 async fn identify(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Talk,
 ) -> Result<(Result<Identity, String>, Option<String>), NoLink> {
     let mut info = String::new();
     for section in ["server", "replication", "persistence", "memory"] {
         let mut command = redis::cmd("INFO");
-        match connection.send_packed_command(command.arg(section)).await {
+        match connection.send(Purpose::Info, command.arg(section)).await {
             Ok(Value::BulkString(text)) => info.push_str(&String::from_utf8_lossy(&text)),
             Ok(Value::VerbatimString { text, .. }) => info.push_str(&text),
             Ok(Value::ServerError(error)) => {
@@ -369,10 +388,10 @@ async fn identify(
 
 impl Peer {
     /// What Redis knows this connection as; none before Redis 6.2, or where the user may not ask.
-    async fn of(connection: &mut MultiplexedConnection) -> Result<Option<Self>, NoLink> {
+    async fn of(connection: &mut Talk) -> Result<Option<Self>, NoLink> {
         let mut command = redis::cmd("CLIENT");
         command.arg("INFO");
-        let info = match connection.send_packed_command(&command).await {
+        let info = match connection.send(Purpose::Setup, &command).await {
             Ok(Value::BulkString(text)) => String::from_utf8_lossy(&text).into_owned(),
             Ok(Value::VerbatimString { text, .. }) => text,
             Ok(_) => return Ok(None),
@@ -389,7 +408,7 @@ impl Peer {
     }
 
     /// Ends that connection, if this server is the one that has it and the user may.
-    async fn end(&self, connection: &mut MultiplexedConnection) -> Result<(), NoLink> {
+    async fn end(&self, connection: &mut Talk) -> Result<(), NoLink> {
         let mut command = redis::cmd("CLIENT");
         command
             .arg("KILL")
@@ -424,7 +443,7 @@ fn hello_refused(error: RedisError) -> Greeting {
 
 /// A command without which the link is of no use: what refuses it today will do so tomorrow,
 /// unless Redis is but too busy.
-async fn entry(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<(), NoLink> {
+async fn entry(connection: &mut Talk, command: &Cmd) -> Result<(), NoLink> {
     match say(connection, command).await? {
         Ok(()) => Ok(()),
         Err(error) => {
@@ -464,7 +483,7 @@ fn is_passing(error: &ServerError) -> bool {
 }
 
 /// Asks to be told of changes; the reason where Redis refuses.
-async fn start_tracking(connection: &mut MultiplexedConnection) -> Result<Option<String>, NoLink> {
+async fn start_tracking(connection: &mut Talk) -> Result<Option<String>, NoLink> {
     let mut command = redis::cmd("CLIENT");
     command.arg("TRACKING").arg("ON").arg("NOLOOP");
     Ok(say(connection, &command)
@@ -473,11 +492,8 @@ async fn start_tracking(connection: &mut MultiplexedConnection) -> Result<Option
         .map(|error| lossy(&error_text(&error))))
 }
 
-async fn say(
-    connection: &mut MultiplexedConnection,
-    command: &Cmd,
-) -> Result<Result<(), ServerError>, NoLink> {
-    match connection.send_packed_command(command).await {
+async fn say(connection: &mut Talk, command: &Cmd) -> Result<Result<(), ServerError>, NoLink> {
+    match connection.send(Purpose::Setup, command).await {
         Ok(Value::ServerError(error)) => Ok(Err(error)),
         Ok(_) => Ok(Ok(())),
         Err(error) => Err(NoLink::Failed(error.to_string())),
@@ -491,6 +507,7 @@ fn push_sender(
 ) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> {
     move |push| {
         if push.kind == PushKind::Invalidate {
+            subject.metrics.pushed();
             match push.data.into_iter().next() {
                 Some(Value::Array(keys)) => {
                     keys.into_iter().for_each(|key| told(&subject, id, key))

@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{Mutex, watch};
 
 use super::greeting::NoLink;
-use crate::{clock, lock::Time, store::Listener};
+use crate::{clock, lock::Time, metrics::upstream::UpstreamMetrics, store::Listener};
 
 /// Who it is that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,7 @@ pub(super) struct History {
     losses: watch::Sender<u64>,
     /// Until when no lock that is found free may be taken.
     grace_until: watch::Sender<Time>,
+    metrics: Arc<UpstreamMetrics>,
 }
 
 impl Identity {
@@ -76,12 +77,13 @@ impl Identity {
 }
 
 impl History {
-    pub(super) fn new(grace: Option<Duration>) -> Self {
+    pub(super) fn new(grace: Option<Duration>, metrics: Arc<UpstreamMetrics>) -> Self {
         Self {
             grace,
             seen: Mutex::new(None),
             losses: watch::Sender::new(0),
             grace_until: watch::Sender::new(Time::default()),
+            metrics,
         }
     }
 
@@ -154,6 +156,7 @@ impl History {
                 grace_ms = wait_ms,
                 "Redis restarted, or a replica took over: writing back the leases granted here"
             );
+            self.metrics.lost_data();
             self.losses.send_modify(|losses| *losses += 1);
             losses.mark_unchanged();
             listener.forgot().await;

@@ -162,7 +162,7 @@ async fn keep(shared: Arc<Shared>) {
     let subject = &shared.subject;
     let mut health = Health::new(&subject.user, subject.database, subject.history.matters());
     // What Redis may still have of the last link is ended by the next.
-    let mut previous = None;
+    let (mut previous, mut broke) = (None, false);
     loop {
         let attempt = shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
         let id = LinkId(shared.next_id.fetch_add(1, Ordering::Relaxed));
@@ -184,10 +184,11 @@ async fn keep(shared: Arc<Shared>) {
                 continue;
             }
             Ok(opened) => {
-                let (link, mut driver) = Link::new(id, opened);
+                let (link, mut driver) = Link::new(id, opened, Arc::clone(&subject.metrics));
                 let link = Arc::new(link);
                 previous.clone_from(&link.peer);
                 shared.state.send_replace(State::Up(Arc::clone(&link)));
+                let open = subject.metrics.opened(std::mem::replace(&mut broke, true));
                 let well = || health.well();
                 let why = tokio::select! {
                     why = link.watch(&mut driver, &subject.settings, LONGEST_PAUSE, well) => why,
@@ -195,17 +196,21 @@ async fn keep(shared: Arc<Shared>) {
                 };
                 health.lost(why);
                 shared.state.send_replace(State::Down(Some(why.to_owned())));
+                drop(open);
                 driver.end().await;
                 if link.tells() {
                     subject.listener.deaf(id);
                 }
             }
             Err(NoLink::Failed(reason)) => {
+                subject.metrics.failed();
                 health.lost(&reason);
                 shared.state.send_replace(State::Down(Some(reason)));
             }
             Err(NoLink::Refused(text) | NoLink::WrongPassword(text)) => {
-                health.refused(&text);
+                if health.refused(&text) {
+                    subject.metrics.failed();
+                }
                 shared.state.send_replace(State::Refused(attempt, text));
                 // Who comes later than the pause does not wait for it.
                 let pause = tokio::time::sleep(health.pause());
@@ -315,11 +320,14 @@ impl Health {
         }
     }
 
-    fn refused(&mut self, text: &[u8]) {
-        // Where Redis wants a password it is not trouble that it wants one.
-        if self.user.id() != UserId::ANONYMOUS || text != NOAUTH.as_bytes() {
+    /// Returns whether that is trouble.
+    fn refused(&mut self, text: &[u8]) -> bool {
+        // Where Redis wants a password it is none that it wants one.
+        let is_trouble = self.user.id() != UserId::ANONYMOUS || text != NOAUTH.as_bytes();
+        if is_trouble {
             self.lost(&String::from_utf8_lossy(text));
         }
+        is_trouble
     }
 
     fn lost(&mut self, reason: &str) {

@@ -9,7 +9,10 @@
 use std::{
     future::{Future, pending},
     pin::Pin,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,7 +27,12 @@ use super::{
     scripts::{Reading, Request},
     settings::RedisSettings,
 };
-use crate::{lock::LinkId, store::task::Task};
+use crate::{
+    clock,
+    lock::LinkId,
+    metrics::upstream::{Purpose, UpstreamMetrics},
+    store::task::Task,
+};
 
 /// How often, within the time that it has to answer, a link is looked at.
 const LOOKS: u32 = 8;
@@ -48,11 +56,12 @@ pub(super) struct Link {
     /// A question was dropped before its answer: a ping takes its place, or a Redis that hangs
     /// would go unnoticed when all lose patience.
     abandoned: Notify,
+    metrics: Arc<UpstreamMetrics>,
 }
 
 impl Link {
     /// The link on a connection that was just opened, and the task that reads and writes it.
-    pub(super) fn new(id: LinkId, opened: Opened) -> (Self, Task) {
+    pub(super) fn new(id: LinkId, opened: Opened, metrics: Arc<UpstreamMetrics>) -> (Self, Task) {
         let link = Self {
             id,
             mute: opened.mute,
@@ -63,6 +72,7 @@ impl Link {
             answered: AtomicU64::new(0),
             useless: Notify::new(),
             abandoned: Notify::new(),
+            metrics,
         };
         (link, opened.driver)
     }
@@ -74,14 +84,28 @@ impl Link {
 
     /// Sends a question; none where the connection broke before the answer.
     pub(super) async fn ask(&self, request: &Request) -> Option<Reading> {
-        match request.read(self.send(request.by_hash()).await?) {
-            Reading::Unseen => Some(request.read(self.send(&request.in_full()).await?)),
+        let purpose = request.purpose();
+        match request.read(self.question(purpose, request.by_hash()).await?) {
+            Reading::Unseen => {
+                let reply = self.question(purpose, &request.in_full()).await?;
+                Some(request.read(reply))
+            }
             done => Some(done),
         }
     }
 
+    /// As [`send`](Self::send), for a question about a lock: how long Redis takes is measured.
+    pub(super) async fn question(&self, purpose: Purpose, command: &Cmd) -> Option<Value> {
+        let sent_at = clock::now();
+        let reply = self.send(purpose, command).await?;
+        let took = clock::now().micros_since(sent_at);
+        self.metrics.latency.count(took);
+        Some(reply)
+    }
+
     /// Sends a command; none where the connection broke before the answer.
-    pub(super) async fn send(&self, command: &Cmd) -> Option<Value> {
+    pub(super) async fn send(&self, purpose: Purpose, command: &Cmd) -> Option<Value> {
+        let _in_flight = self.metrics.asked(purpose);
         let mut sent = Sent::new(self);
         let reply = self.connection.clone().send_packed_command(command).await;
         sent.answered = reply.is_ok();
@@ -141,7 +165,7 @@ impl Link {
                 silent = Duration::ZERO;
                 ping = Some(Box::pin(async {
                     let command = redis::cmd("PING");
-                    self.send(&command).await
+                    self.send(Purpose::Ping, &command).await
                 }));
             }
         }

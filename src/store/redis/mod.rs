@@ -34,6 +34,7 @@ use crate::{
     clock,
     identity::Users,
     lock::{Answer, Deadline, Outcome, Question, UserId},
+    metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
 mod credentials;
@@ -66,22 +67,25 @@ pub struct RedisStore {
     history: Arc<History>,
     /// The largest fence seen, by database: the next one is larger, whatever Redis forgot.
     fences: Arc<DashMap<u32, u64>>,
+    metrics: Arc<UpstreamMetrics>,
 }
 
 impl RedisStore {
     /// Connects when it is told to, or when the first question comes; as one of these users.
     pub fn new(settings: RedisSettings, users: Arc<Users>) -> Self {
         let settings = Arc::new(settings);
+        let metrics = Arc::<UpstreamMetrics>::default();
         Self {
             users,
             listener: OnceLock::new(),
             keepers: DashMap::new(),
             making: Mutex::default(),
-            door: Door::new(Arc::clone(&settings)),
+            door: Door::new(Arc::clone(&settings), Arc::clone(&metrics)),
             next_id: Arc::new(AtomicU64::new(1)),
-            history: Arc::new(History::new(settings.grace)),
+            history: Arc::new(History::new(settings.grace, Arc::clone(&metrics))),
             fences: Arc::default(),
             settings,
+            metrics,
         }
     }
 
@@ -111,6 +115,7 @@ impl RedisStore {
                 database,
                 listener: Arc::clone(listener),
                 history: Arc::clone(&self.history),
+                metrics: Arc::clone(&self.metrics),
             };
             Arc::new(Keeper::new(subject, Arc::clone(&self.next_id)))
         });
@@ -197,6 +202,10 @@ impl Store for RedisStore {
         FENCE_KEY.strip_prefix(&prefix[..]) == Some(&name.key[..])
     }
 
+    fn metrics(&self) -> Option<&UpstreamMetrics> {
+        Some(&self.metrics)
+    }
+
     fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>> {
         let keeper = match self.keeper(user, name.database) {
             Ok(keeper) => keeper,
@@ -224,7 +233,9 @@ impl Store for RedisStore {
         Box::pin(async move {
             let mut command = redis::cmd("SCAN");
             command.arg(0).arg("COUNT").arg(1);
-            in_time(limit, read(&keeper, &command)).await.map(drop)
+            in_time(limit, read(&keeper, Purpose::List, &command))
+                .await
+                .map(drop)
         })
     }
 
@@ -320,7 +331,7 @@ async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Ans
     if history.grace_left_ms().is_some() {
         return None;
     }
-    match link.send(first).await {
+    match link.question(Purpose::Acquire, first).await {
         Some(Value::Okay) => Some(untold(Outcome::Granted {
             deadline: Deadline(0),
             fresh: false,
@@ -336,7 +347,7 @@ async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Ans
 
 async fn look(keeper: &Keeper, key: &[u8]) -> Result<Look, Bytes> {
     let mut command = redis::cmd("PTTL");
-    match read(keeper, command.arg(key)).await? {
+    match read(keeper, Purpose::Look, command.arg(key)).await? {
         Value::Int(ttl_ms) => Ok(Look {
             held: ttl_ms != -2,
             ttl_ms,
@@ -348,10 +359,10 @@ async fn look(keeper: &Keeper, key: &[u8]) -> Result<Look, Bytes> {
 }
 
 /// The reply to a command that changes nothing.
-async fn read(keeper: &Keeper, command: &Cmd) -> Result<Value, Bytes> {
+async fn read(keeper: &Keeper, purpose: Purpose, command: &Cmd) -> Result<Value, Bytes> {
     loop {
         let link = keeper.link().await?;
-        match link.send(command).await {
+        match link.send(purpose, command).await {
             Some(Value::ServerError(error)) => return Err(error_text(&error)),
             Some(value) => return Ok(value),
             // It changes nothing, so it may be asked again.

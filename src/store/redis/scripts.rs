@@ -19,7 +19,10 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use redis::{Arg, Cmd, Script, ServerError, Value};
 
-use crate::lock::{Deadline, Outcome, Question, Token};
+use crate::{
+    lock::{Deadline, Outcome, Question, Token},
+    metrics::upstream::Purpose,
+};
 
 /// `deadline()`: when the key expires, and by how many milliseconds that may be off.
 /// -1 for never, -2 without a key; what Redis said where it refused.
@@ -317,9 +320,9 @@ pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
 
 /// A question on its way: the command, and how to read its answer.
 pub(super) struct Request {
+    purpose: Purpose,
     script: &'static Prepared,
     command: Cmd,
-    releases: bool,
 }
 
 /// What a reply means.
@@ -339,6 +342,7 @@ pub(super) enum Reading {
 impl Request {
     /// The question about the lock with this key. A new fence will be `floor` at least.
     pub(super) fn new(key: &[u8], question: &Question, floor: u64) -> Self {
+        use Purpose::{Ask, Check, Extend, Handover, Release, Restore};
         match question {
             Question::Ask {
                 token,
@@ -354,7 +358,7 @@ impl Request {
                 };
                 let arguments = Arguments::of(key, *fence).token(token);
                 let arguments = arguments.number(*lease_ms).deadline(*expects);
-                arguments.floor(*fence, floor).asked_of(script)
+                arguments.floor(*fence, floor).to(Ask, script)
             }
             Question::HandOver {
                 from,
@@ -371,14 +375,11 @@ impl Request {
                 };
                 let arguments = Arguments::of(key, *fence).token(from).token(to);
                 let arguments = arguments.number(*lease_ms).deadline(*only_if);
-                arguments.floor(*fence, floor).asked_of(script)
+                arguments.floor(*fence, floor).to(Handover, script)
             }
             Question::Release { token, only_if, .. } => {
                 let arguments = Arguments::of(key, false).token(token).deadline(*only_if);
-                Self {
-                    releases: true,
-                    ..arguments.asked_of(&RELEASE_SCRIPT)
-                }
+                arguments.to(Release, &RELEASE_SCRIPT)
             }
             Question::Extend {
                 token,
@@ -387,9 +388,9 @@ impl Request {
                 ..
             } => {
                 let arguments = Arguments::of(key, false).token(token).number(*lease_ms);
-                arguments.deadline(*expects).asked_of(&EXTEND_SCRIPT)
+                arguments.deadline(*expects).to(Extend, &EXTEND_SCRIPT)
             }
-            Question::Check { .. } => Arguments::of(key, false).asked_of(&CHECK_SCRIPT),
+            Question::Check { .. } => Arguments::of(key, false).to(Check, &CHECK_SCRIPT),
             Question::Restore {
                 token,
                 lease_ms,
@@ -401,9 +402,14 @@ impl Request {
                 let arguments = arguments.number(*lease_ms).number_or_nothing(*fence);
                 let latest = &over[over.len().saturating_sub(MOST_OVER)..];
                 let arguments = latest.iter().fold(arguments, Arguments::token);
-                arguments.asked_of(&RESTORE_SCRIPT)
+                arguments.to(Restore, &RESTORE_SCRIPT)
             }
         }
+    }
+
+    /// What it is for.
+    pub(super) fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     /// The key of the lock.
@@ -435,18 +441,19 @@ impl Request {
 
     /// What the reply to either means.
     pub(super) fn read(&self, reply: Value) -> Reading {
+        let releases = self.purpose == Purpose::Release;
         let (outcome, read) = match reply {
             Value::ServerError(error) if error.code() == "NOSCRIPT" => return Reading::Unseen,
             Value::ServerError(error) => (refusal(&error), false),
             // Freed, so not read again; or not, and then the last that was done was to read it.
-            Value::Int(0) if self.releases => (
+            Value::Int(0) if releases => (
                 Outcome::Held {
                     holder: None,
                     ttl_ms: None,
                 },
                 true,
             ),
-            Value::Int(_) if self.releases => (Outcome::Free, false),
+            Value::Int(_) if releases => (Outcome::Free, false),
             Value::Int(at) => (granted(at, true), true),
             Value::Nil => (Outcome::Free, true),
             Value::Array(items) => match held_or_done(items) {
@@ -498,7 +505,7 @@ impl Arguments {
         if wanted { self.number(floor) } else { self }
     }
 
-    fn asked_of(self, script: &'static LazyLock<Prepared>) -> Request {
+    fn to(self, purpose: Purpose, script: &'static LazyLock<Prepared>) -> Request {
         let script: &'static Prepared = script;
         let all = || self.keys.iter().chain(&self.values);
         let bytes = 80 + all().map(Bytes::len).sum::<usize>();
@@ -511,9 +518,9 @@ impl Arguments {
             command.arg(&argument[..]);
         }
         Request {
+            purpose,
             script,
             command,
-            releases: false,
         }
     }
 }

@@ -122,6 +122,7 @@ impl World {
                     Action::Released { token, over_at } => {
                         self.gates[gate].released.push((token, over_at));
                     }
+                    Action::Happened(_) => {}
                 }
             }
         }

@@ -63,6 +63,7 @@ impl World {
             until,
             fence,
             session,
+            ..
         } = reply
         else {
             self.totals.expired += u64::from(*reply == Reply::Refused(Refusal::Expired));

@@ -1,0 +1,362 @@
+//! What the gate counts of locks, from what it sees of their queues: requests and what came of them,
+//! leases from their grant to their end.
+//!
+//! **Polls avoided** is an estimate, and its name says so: a request that waited 120 ms would, polling
+//! every 50 ms (`metrics.poll_interval`), have asked Redis twice in vain after its first attempt. It is
+//! added when the wait is over, whatever came of it; what waited less than the interval adds nothing.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{
+    exposition::{Family, Sample},
+    histogram::{Histogram, WAITS},
+};
+use crate::{
+    counters::Counter,
+    lock::{Ending, Happening, How, Reply, Time},
+};
+
+/// What is counted of locks.
+#[derive(Debug)]
+pub struct LockMetrics {
+    poll_interval_micros: u64,
+    /// From a request to its grant.
+    pub wait: Histogram<{ WAITS.len() }>,
+    /// From a grant to the end of its lease.
+    pub hold: Histogram<{ WAITS.len() }>,
+    grants: Grants,
+    timeouts: Counter,
+    busy: Counter,
+    departures: Counter,
+    errors: Counter,
+    undelivered: Counter,
+    unlocks: Results,
+    relocks: Results,
+    leases: AtomicUsize,
+    endings: Endings,
+    lost_sessions: Counter,
+    renewals: Counter,
+    failed_renewals: Counter,
+    yields: Counter,
+    polls_avoided: Counter,
+}
+
+/// Grants, by how they came about.
+#[derive(Debug)]
+struct Grants {
+    free: Counter,
+    handover: Counter,
+    waited: Counter,
+    again: Counter,
+}
+
+/// What came of requests of owners.
+#[derive(Debug)]
+struct Results {
+    done: Counter,
+    not_held: Counter,
+    error: Counter,
+}
+
+/// Leases that are over, by how they ended.
+#[derive(Debug)]
+struct Endings {
+    released: Counter,
+    handed_over: Counter,
+    ran_out: Counter,
+    lost: Counter,
+}
+
+/// What a client asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// `LOCK`.
+    Lock,
+    /// `TRYLOCK`.
+    TryLock,
+    /// `UNLOCK`.
+    Unlock,
+    /// `RELOCK`.
+    Relock,
+}
+
+impl Request {
+    /// It may have to wait for the lock.
+    pub fn wants_lock(self) -> bool {
+        matches!(self, Self::Lock | Self::TryLock)
+    }
+}
+
+impl LockMetrics {
+    /// Nothing happened yet. Polls avoided are those of clients that poll so often; at least every
+    /// microsecond.
+    pub const fn new(poll_interval_micros: u64) -> Self {
+        Self {
+            poll_interval_micros,
+            wait: Histogram::new(&WAITS),
+            hold: Histogram::new(&WAITS),
+            grants: Grants {
+                free: Counter::new(),
+                handover: Counter::new(),
+                waited: Counter::new(),
+                again: Counter::new(),
+            },
+            timeouts: Counter::new(),
+            busy: Counter::new(),
+            departures: Counter::new(),
+            errors: Counter::new(),
+            undelivered: Counter::new(),
+            unlocks: Results::new(),
+            relocks: Results::new(),
+            leases: AtomicUsize::new(0),
+            endings: Endings {
+                released: Counter::new(),
+                handed_over: Counter::new(),
+                ran_out: Counter::new(),
+                lost: Counter::new(),
+            },
+            lost_sessions: Counter::new(),
+            renewals: Counter::new(),
+            failed_renewals: Counter::new(),
+            yields: Counter::new(),
+            polls_avoided: Counter::new(),
+        }
+    }
+
+    /// A request that took so long gets this reply. Its client may have `left` meanwhile.
+    pub fn answered(&self, request: Request, micros: u64, reply: &Reply, left: bool) {
+        if request == Request::Lock {
+            self.waited(micros);
+        }
+        match (request, reply) {
+            (_, Reply::Granted { how, .. }) => {
+                self.wait.count(micros);
+                self.grants.of(*how).count();
+            }
+            (_, Reply::Nil) if left => self.departures.count(),
+            (Request::TryLock, Reply::Nil) => self.busy.count(),
+            (_, Reply::Nil) => self.timeouts.count(),
+            (Request::Unlock, _) => self.unlocks.of(reply).count(),
+            (Request::Relock, _) => self.relocks.of(reply).count(),
+            (Request::Lock | Request::TryLock, _) => self.errors.count(),
+        }
+    }
+
+    /// An `UNLOCK` or `RELOCK` was answered though no lock was asked about: its token cannot hold one.
+    pub fn answered_at_once(&self, request: Request) {
+        self.answered(request, 0, &Reply::NotHeld, false);
+    }
+
+    /// The client of a `LOCK` or `TRYLOCK` vanished, so long after it came and before it was answered.
+    pub fn left(&self, request: Request, micros: u64) {
+        if request == Request::Lock {
+            self.waited(micros);
+        }
+        self.departures.count();
+    }
+
+    fn waited(&self, micros: u64) {
+        let polls = micros / self.poll_interval_micros.max(1);
+        if polls > 0 {
+            self.polls_avoided.add(polls);
+        }
+    }
+
+    /// A grant reached no client.
+    pub fn undelivered(&self) {
+        self.undelivered.count();
+    }
+
+    /// A queue had a lease in its books `before`, or not, and has now.
+    pub fn lease_changed(&self, before: bool, now: bool) {
+        match (before, now) {
+            (false, true) => self.leases.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.leases.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
+    }
+
+    /// A client was told that the lease bound to its connection is lost.
+    pub fn lost_session(&self) {
+        self.lost_sessions.count();
+    }
+
+    /// Something happened to a lock just now.
+    pub fn happened(&self, now: Time, what: Happening) {
+        match what {
+            Happening::LeaseOver { since, how } => {
+                self.hold.count(now.micros_since(since));
+                self.endings.of(how).count();
+            }
+            Happening::Yielded => self.yields.count(),
+            Happening::Renewed => self.renewals.count(),
+            Happening::NotRenewed => self.failed_renewals.count(),
+        }
+    }
+
+    /// All of it.
+    pub fn families(&self) -> Vec<Family> {
+        let grants = &self.grants;
+        let endings = &self.endings;
+        vec![
+            Family::counters(
+                "lockgate_grants_total",
+                "Grants: of a lock found free, by handover, after waiting until it was found free, or to the same token again.",
+                samples(
+                    "how",
+                    [
+                        ("free", &grants.free),
+                        ("handover", &grants.handover),
+                        ("waited", &grants.waited),
+                        ("again", &grants.again),
+                    ],
+                ),
+            ),
+            Family::histogram(
+                "lockgate_wait_seconds",
+                "From a LOCK or TRYLOCK to its grant.",
+                self.wait.get(),
+            ),
+            Family::histogram(
+                "lockgate_hold_seconds",
+                "From a grant to the end of its lease, whatever ended it.",
+                self.hold.get(),
+            ),
+            Family::gauge(
+                "lockgate_leases",
+                "Leases that this gate granted or extended and that are not over.",
+                self.leases.load(Ordering::Relaxed),
+            ),
+            Family::counters(
+                "lockgate_leases_ended_total",
+                "Leases that are over: released, handed over, run out, or lost (overwritten or deleted in Redis).",
+                samples(
+                    "how",
+                    [
+                        ("released", &endings.released),
+                        ("handed_over", &endings.handed_over),
+                        ("ran_out", &endings.ran_out),
+                        ("lost", &endings.lost),
+                    ],
+                ),
+            ),
+            Family::counter(
+                "lockgate_timeouts_total",
+                "LOCK commands whose WAIT ran out.",
+                self.timeouts.get(),
+            ),
+            Family::counter(
+                "lockgate_busy_trylocks_total",
+                "TRYLOCK commands that found the lock held or awaited.",
+                self.busy.get(),
+            ),
+            Family::counter(
+                "lockgate_waiters_left_total",
+                "LOCK and TRYLOCK commands whose client closed before they were answered.",
+                self.departures.get(),
+            ),
+            Family::counter(
+                "lockgate_lock_errors_total",
+                "LOCK and TRYLOCK commands that the gate or Redis answered with an error.",
+                self.errors.get(),
+            ),
+            Family::counter(
+                "lockgate_undelivered_grants_total",
+                "Grants that reached no client, and were given to the next one or taken back.",
+                self.undelivered.get(),
+            ),
+            Family::counters(
+                "lockgate_unlocks_total",
+                "UNLOCK commands: released, not held by this token, or answered with an error.",
+                self.unlocks.samples("released"),
+            ),
+            Family::counters(
+                "lockgate_relocks_total",
+                "RELOCK commands: extended, not held by this token, or answered with an error.",
+                self.relocks.samples("extended"),
+            ),
+            Family::counter(
+                "lockgate_lost_sessions_total",
+                "SESSION owners that were told that their lock is lost.",
+                self.lost_sessions.get(),
+            ),
+            Family::counter(
+                "lockgate_renewals_total",
+                "Leases of SESSION that were renewed.",
+                self.renewals.get(),
+            ),
+            Family::counter(
+                "lockgate_failed_renewals_total",
+                "Renewals of a SESSION's lease that Redis refused or did not answer; each is tried again while the lease lasts.",
+                self.failed_renewals.get(),
+            ),
+            Family::counter(
+                "lockgate_yields_total",
+                "Locks that were released though somebody waits here, since handovers were many in a row.",
+                self.yields.get(),
+            ),
+            Family::counter(
+                "lockgate_estimated_polls_avoided_total",
+                "An estimate, not a measurement: SETs in vain that the clients who waited would have sent after their first, had they polled every metrics.poll_interval; added at the end of each wait.",
+                self.polls_avoided.get(),
+            ),
+        ]
+    }
+}
+
+impl Grants {
+    fn of(&self, how: How) -> &Counter {
+        match how {
+            How::Free => &self.free,
+            How::Handover => &self.handover,
+            How::Waited => &self.waited,
+            How::Again => &self.again,
+        }
+    }
+}
+
+impl Endings {
+    fn of(&self, how: Ending) -> &Counter {
+        match how {
+            Ending::Released => &self.released,
+            Ending::HandedOver => &self.handed_over,
+            Ending::RanOut => &self.ran_out,
+            Ending::Lost => &self.lost,
+        }
+    }
+}
+
+impl Results {
+    const fn new() -> Self {
+        Self {
+            done: Counter::new(),
+            not_held: Counter::new(),
+            error: Counter::new(),
+        }
+    }
+
+    fn of(&self, reply: &Reply) -> &Counter {
+        match reply {
+            Reply::Done => &self.done,
+            Reply::NotHeld => &self.not_held,
+            _ => &self.error,
+        }
+    }
+
+    fn samples(&self, done: &'static str) -> Vec<Sample> {
+        let (not_held, error) = (&self.not_held, &self.error);
+        samples(
+            "result",
+            [(done, &self.done), ("not_held", not_held), ("error", error)],
+        )
+    }
+}
+
+/// One sample for each value of a label.
+pub(super) fn samples<const N: usize>(
+    label: &'static str,
+    counters: [(&'static str, &Counter); N],
+) -> Vec<Sample> {
+    let sample = |(value, counter): (_, &Counter)| Sample::of(label, value, counter.get());
+    counters.into_iter().map(sample).collect()
+}
