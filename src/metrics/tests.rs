@@ -6,8 +6,8 @@ use super::{
     *,
 };
 use crate::{
-    config::Config,
-    gate::{Answer, Client, Wish},
+    config::{Config, Flags},
+    gate::{Answer, Client, Label, Wish},
     live::Live,
     lock::{Ending, Happening, How, Refusal, Reply, Time, Token, UserId},
     metrics::locks::Request,
@@ -19,18 +19,30 @@ fn shared() -> Shared {
     crate::shared(&config, Arc::new(Live::new(&config)), None, 0)
 }
 
+/// All that can be told: with a Redis behind, though nobody answers there.
+fn families_before_redis() -> Vec<Family> {
+    let flags = Flags {
+        upstream: Some("redis://127.0.0.1:1".to_owned()),
+        ..Flags::default()
+    };
+    let config = Config::load(flags, []).unwrap();
+    families(&crate::shared(
+        &config,
+        Arc::new(Live::new(&config)),
+        None,
+        0,
+    ))
+}
+
+fn plain(text: &str) -> bool {
+    let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    text.starts_with(|c: char| c.is_ascii_lowercase()) && text.chars().all(letter)
+}
+
 /// Help, labels and names need no escapes, and are as Prometheus wants them.
 #[tokio::test]
 async fn names_and_labels_are_plain_words() {
-    let plain = |text: &str| {
-        let first = text.starts_with(|c: char| c.is_ascii_lowercase());
-        first
-            && text
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-    };
-    let shared = shared();
-    let (families, mut names) = (families(&shared), HashSet::new());
+    let (families, mut names) = (families_before_redis(), HashSet::new());
     for family in &families {
         let Family {
             name,
@@ -186,7 +198,7 @@ async fn a_grant_that_reaches_nobody_is_counted_and_its_lease_ends() {
     let shared = shared();
     let client = Client {
         user: UserId::ANONYMOUS,
-        label: "here".into(),
+        label: Label::of("here").into(),
     };
     let name = LockName {
         database: 0,
@@ -279,4 +291,57 @@ fn the_process_tells_its_memory_and_its_time() {
     assert!(told.abs_diff(seen) < 4 * 1024 * 1024, "{told} and {seen}");
     assert!(number("process_cpu_seconds_total") > 0);
     assert!(number("process_start_time_seconds") > 1_700_000_000_000_000);
+}
+
+/// Metrics, and the labels that they are shown by, in an expression of the dashboard.
+fn named_in(expression: &str) -> (Vec<&str>, Vec<&str>) {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_metric = |word: &&str| word.starts_with("lockgate_") || word.starts_with("process_");
+    let by = expression.split("by (").skip(1);
+    let by = by.filter_map(|rest| rest.split(')').next()?.split(", ").next());
+    (words.filter(is_metric).collect(), by.collect())
+}
+
+/// What the dashboard shows exists, by that name and with that label; and nothing is measured that
+/// it does not show, but for some of the process.
+#[tokio::test]
+async fn the_dashboard_shows_what_is_measured() {
+    let dashboard = include_str!("../../config/grafana-dashboard.json");
+    let dashboard: serde_json::Value = serde_json::from_str(dashboard).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array());
+    let expressions: Vec<_> = targets
+        .flatten()
+        .map(|target| target["expr"].as_str().expect("an expression"))
+        .collect();
+    assert!(expressions.len() > 30, "{expressions:?}");
+    let families = families_before_redis();
+    let mut shown = HashSet::new();
+    for expression in expressions {
+        let (metrics, labels) = named_in(expression);
+        assert!(!metrics.is_empty(), "{expression}");
+        for metric in metrics {
+            let is_it = |family: &&Family| match family.kind {
+                Kind::Histogram => format!("{}_bucket", family.name) == metric,
+                Kind::Counter | Kind::Gauge => family.name == metric,
+            };
+            let family = families.iter().find(is_it).expect(metric);
+            shown.insert(family.name);
+            let has = |label: &str| {
+                let own = family
+                    .samples
+                    .iter()
+                    .any(|sample| sample.label.is_some_and(|(its, _)| its == label));
+                own || label == "instance" || (label == "le" && family.kind == Kind::Histogram)
+            };
+            assert!(labels.iter().all(|label| has(label)), "{expression}");
+        }
+    }
+    let ours = families
+        .iter()
+        .filter(|family| family.name.starts_with("lockgate_"));
+    let unseen: Vec<_> = ours.filter(|family| !shown.contains(family.name)).collect();
+    assert!(unseen.is_empty(), "{unseen:?}");
 }

@@ -1,10 +1,15 @@
 //! What is counted is what happened: situations that clients and Redis see, too, each counted by the
 //! other side. `INFO lockgate` shows the counters; they are the same that `/metrics` shows.
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::HashMap,
+    io::Write,
+    process::{Command, Stdio},
+    time::Instant,
+};
 
 use crate::support::{
-    Client, Lockgate, Machine, Monitor, Place, RedisServer, SHORT_GRACE, eventually,
+    Client, Http, Lockgate, Machine, Monitor, Place, RedisServer, SHORT_GRACE, eventually, report,
 };
 
 /// What the gate counted, as `INFO lockgate` tells.
@@ -126,6 +131,8 @@ fn what_clients_see_is_what_is_counted() {
 #[test]
 fn commands_are_those_that_redis_executes() {
     let place = quiet_place();
+    // Redis has seen every script.
+    a_busy_lock(&place);
     let mut monitor = Monitor::start(place.redis());
     let mut observer = place.client();
     let before = Counts::of(&mut observer);
@@ -151,7 +158,7 @@ fn commands_are_those_that_redis_executes() {
     assert_eq!(sent("look"), named(&["PTTL"]));
     assert_eq!(sent("look") + scripts, executed.len() as u64);
     assert_eq!(after.get("upstream_in_flight"), 0);
-    for kind in ["acquire", "ping", "setup", "info", "explain", "admission"] {
+    for kind in ["acquire", "ping", "setup", "info", "explain"] {
         assert_eq!(sent(kind), 0, "{kind}");
     }
 }
@@ -298,5 +305,125 @@ fn what_passes_is_what_redis_receives_and_sends() {
     assert_eq!(
         Counts::of(&mut observer).get("relay_connections_opened"),
         before.get("relay_connections_opened")
+    );
+}
+
+/// `/metrics` of a gate that has been busy.
+fn exposition() -> (Place, String) {
+    let machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let url = redis.url();
+    let flags = ["--admin", "127.0.0.1:0", "--upstream", &url];
+    let gate = Lockgate::start_with(&flags, &SHORT_GRACE);
+    let place = Place::of(Some(redis), gate, machine);
+    a_busy_lock(&place);
+    let answer = Http::connect(place.gate.admin_address()).get("/metrics");
+    assert_eq!(answer.status, 200);
+    (place, answer.body)
+}
+
+/// The value of a sample, by its name and labels.
+#[track_caller]
+fn sample(text: &str, name: &str) -> String {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {text}"))
+        .to_owned()
+}
+
+#[test]
+fn prometheus_is_told_the_same() {
+    let (place, text) = exposition();
+    let counts = Counts::of(&mut place.client());
+    for (name, field) in [
+        ("lockgate_grants_total{how=\"free\"}", "grants_free"),
+        ("lockgate_grants_total{how=\"handover\"}", "grants_handover"),
+        ("lockgate_timeouts_total", "timeouts"),
+        ("lockgate_leases", "leases"),
+        (
+            "lockgate_upstream_commands_total{kind=\"handover\"}",
+            "upstream_commands_handover",
+        ),
+        (
+            "lockgate_refusals_total{reason=\"refused_keys\"}",
+            "refused_keys",
+        ),
+    ] {
+        assert_eq!(sample(&text, name), counts.get(field).to_string(), "{name}");
+    }
+    let hows = ["free", "handover", "waited", "again"];
+    let grants = hows.map(|how| counts.get(&format!("grants_{how}")));
+    let grants = grants.iter().sum::<u64>().to_string();
+    assert_eq!(sample(&text, "lockgate_wait_seconds_count"), grants);
+    assert_eq!(
+        sample(&text, "lockgate_wait_seconds_bucket{le=\"+Inf\"}"),
+        grants
+    );
+    let version = format!(
+        "lockgate_build_info{{version=\"{}\"}}",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(sample(&text, &version), "1");
+    let kinds = [
+        "acquire", "ask", "handover", "release", "extend", "check", "restore",
+    ];
+    let asked: u64 = kinds
+        .iter()
+        .map(|kind| counts.get(&format!("upstream_commands_{kind}")))
+        .sum();
+    assert_eq!(
+        sample(&text, "lockgate_upstream_latency_seconds_count"),
+        asked.to_string()
+    );
+}
+
+/// No name, user, token or address is among the labels.
+#[test]
+fn no_secret_is_a_label() {
+    let (place, text) = exposition();
+    let upstream = place.redis().address().port().to_string();
+    for secret in ["\"k\"", "\"o\"", "w1", "127.0.0.1", &upstream, "default"] {
+        let shown = text.lines().filter(|line| !line.starts_with('#'));
+        let shown: Vec<_> = shown
+            .filter(|line| line.contains('{') && line.contains(secret))
+            .collect();
+        assert!(shown.is_empty(), "{secret}: {shown:?}");
+    }
+}
+
+/// Prometheus's own judge of names, units and format.
+#[test]
+fn promtool_is_content() {
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool = match promtool {
+        Ok(promtool) => promtool,
+        Err(error) => {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "promtool (package prometheus): {error}"
+            );
+            return report(
+                "promtool is not installed (package prometheus): metrics are not checked by it",
+            );
+        }
+    };
+    let (_place, text) = exposition();
+    let mut input = promtool.stdin.take().expect("piped");
+    input.write_all(text.as_bytes()).unwrap();
+    drop(input);
+    let output = promtool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert_eq!(
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&said).as_ref()
+        ),
+        (Some(0), "")
     );
 }
