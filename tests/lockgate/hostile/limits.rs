@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use super::counted;
+use super::{MIB, counted};
 use crate::{
-    scale::pour,
+    scale::{growth, pour},
     support::{
         Client, Lockgate, Machine, Place, Proxy, RedisServer, SHORT_GRACE, eventually, frame,
         free_address,
@@ -104,6 +104,25 @@ fn a_long_lock_command_is_refused_however_it_is_cut() {
                 "{reply:?}"
             );
         }
+        assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    });
+}
+
+/// It is passed over as it comes, and read to its end, so that what follows is understood.
+#[test]
+fn an_endless_lock_command_costs_no_memory() {
+    Place::each(|place| {
+        let mut client = place.client();
+        assert_eq!(client.say("PING"), "PONG");
+        let name = vec![b'x'; 64 * MIB as usize];
+        let growth = growth(&place.gate, || {
+            let reply = client.call(&[&b"LOCK"[..], &name]);
+            assert!(
+                reply.error().starts_with("ERR a lock command has"),
+                "{reply:?}"
+            );
+        });
+        assert!(growth < 2 * MIB, "{growth} bytes");
         assert_eq!(client.say("LOCK k TOKEN t"), "t");
     });
 }
