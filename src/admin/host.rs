@@ -21,8 +21,10 @@ impl Hosts {
     /// Whether a request may come under this `Host`. One without any comes from no browser.
     pub(super) fn allow(&self, host: Option<&str>) -> bool {
         let Some(host) = host else { return true };
-        if let Some((address, _)) = host.strip_prefix('[').and_then(|host| host.split_once(']')) {
-            return address.parse::<Ipv6Addr>().is_ok();
+        if let Some((address, port)) = host.strip_prefix('[').and_then(|host| host.split_once(']'))
+        {
+            let ends = port.is_empty() || port.starts_with(':');
+            return ends && address.parse::<Ipv6Addr>().is_ok();
         }
         let name = host.split_once(':').map_or(host, |(name, _port)| name);
         // The root of all names may be written or not.
