@@ -59,6 +59,7 @@ macro_rules! counters {
 
 counters! {
     refused_clients: "Clients refused because limits.clients were connected.",
+    refused_operators: "Connections to the admin address closed because as many as may be were open.",
     refused_from_elsewhere: "Clients refused by protected mode.",
     failed_handshakes: "Clients that came for TLS and did not get through its handshake.",
     wrong_passwords: "AUTH and HELLO refused because of a wrong name or password of this gate (auth.password).",

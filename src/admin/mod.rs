@@ -36,7 +36,9 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use crate::{gate::Gate, limits::ADMIN_CONNECTIONS, lock::Time, metrics::exposition::Family};
+use crate::{
+    gate::Gate, limits::ADMIN_CONNECTIONS, lock::Time, metrics::exposition::Family, seldom::Seldom,
+};
 
 mod connection;
 mod history;
@@ -131,7 +133,7 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
         let listener = TcpListener::from_std(listener)?;
         let (mut over, mut draining) = (stage.clone(), stage.clone());
         let readiness = Arc::new(Readiness::new(Arc::clone(&subject.gate)));
-        let hosts = Hosts::new(subject.hosts.clone());
+        let (gate, hosts) = (Arc::clone(&subject.gate), Hosts::new(subject.hosts.clone()));
         let watch = Arc::new(Watch::new(subject, Arc::clone(&readiness)));
         let routes = Arc::new(Routes {
             readiness,
@@ -146,7 +148,7 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
             watch.end();
         });
         tokio::select! {
-            () = accept(&listener, &routes) => {}
+            () = accept(&listener, &routes, &gate) => {}
             // The sender is gone where the gate is.
             _ = over.wait_for(|stage| *stage == Stage::Over) => {}
         }
@@ -156,21 +158,26 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
 }
 
 /// Accepts connections for ever. One too many is closed.
-async fn accept(listener: &TcpListener, routes: &Arc<Routes>) {
+async fn accept(listener: &TcpListener, routes: &Arc<Routes>, gate: &Gate) {
     let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
+    let untold = Seldom::new(1);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                    let routes = Arc::clone(routes);
-                    tokio::spawn(async move {
-                        connection::serve(stream, routes).await;
-                        drop(place);
-                    });
-                }
+                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                    gate.counters().refused_operators.count();
+                    continue;
+                };
+                let routes = Arc::clone(routes);
+                tokio::spawn(async move {
+                    connection::serve(stream, routes).await;
+                    drop(place);
+                });
             }
             Err(error) => {
-                warn!(%error, "cannot accept a connection at the admin address");
+                if let Some(left_out) = untold.is_due() {
+                    warn!(left_out, %error, "cannot accept a connection at the admin address");
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -51,19 +51,17 @@ const work = contenders.map(async (client, at) => {
   }
 });
 await eventually("every lock has a row", async () => (await rows()).length === 4);
-// Is it counted by this lockgate at all?
-const counted = await text("#grants") !== "–";
 const seen = { waits: new Set(), holders: new Set(), grants: new Set() };
 await eventually("what is shown changes", async () => {
   const shown = await rows();
   shown.forEach((lock) => { seen.waits.add(lock.queue); seen.holders.add(lock.holder); });
   seen.grants.add(await text("#grants"));
-  return seen.waits.size > 6 && seen.holders.size > 6 && (!counted || seen.grants.size > 2);
+  return seen.waits.size > 6 && seen.holders.size > 6 && seen.grants.size > 2;
 });
 // All of them are there, and at any moment nearly all wait.
 equal(await number("clients"), 51, "clients");
 await eventually("nearly all wait", async () => await number("waiters") > 40);
-const moving = counted ? "#chart-grants path.one, #chart-waiters path.one, #chart-wait path.one" : "#chart-waiters path.one";
+const moving = "#chart-grants path.one, #chart-waiters path.one, #chart-wait path.one";
 const lines = () => page.locator(moving)
   .evaluateAll((all) => all.map((path) => path.getAttribute("d")));
 const before = await lines();
@@ -170,7 +168,7 @@ for (let count = 0; count < 8; count += 1) {
     return [focused.id || focused.textContent, getComputedStyle(focused).outlineStyle];
   }));
 }
-for (const name of [...(counted ? ["chart-grants", "chart-redis"] : []), "chart-waiters", "metrics", "readiness"]) {
+for (const name of ["chart-grants", "chart-redis", "chart-waiters", "metrics", "readiness"]) {
   check(reached.some(([id, outline]) => id === name && outline === "solid"), `${name} by the keyboard: ${JSON.stringify(reached)}`);
 }
 await page.emulateMedia({ reducedMotion: "no-preference" });

@@ -245,6 +245,7 @@ impl Session {
         }
         match answer {
             Answer::Granted(grant) if grant.is_over() => {
+                self.shared.counters().refused(&Refusal::Expired);
                 self.write_answer(|out, protocol| answer::refusal(out, protocol, &Refusal::Expired))
             }
             Answer::Granted(grant) => {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{gate, get};
-use crate::support::{Http, Machine, eventually};
+use crate::support::{Http, Machine, counted, eventually};
 
 /// As `lockgate::limits::ADMIN_CONNECTIONS`.
 const CONNECTIONS: usize = 64;
@@ -40,6 +40,7 @@ fn one_connection_too_many_is_closed_and_a_place_is_free_again_with_its_end() {
     }
     let mut client = gate.client();
     assert_eq!(client.say("LOCK k TOKEN t"), "t", "clients do not notice");
+    assert_eq!(counted(&mut client, "refused_operators"), 3);
     held.pop();
     eventually("there is a place again", || {
         let mut http = Http::connect(admin);
