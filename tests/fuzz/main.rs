@@ -3,7 +3,8 @@
 //!
 //! `FUZZ_SECONDS=60 cargo test --release --test fuzz` takes a minute for each target instead of a few
 //! seconds, `FUZZ_SEED=7` makes other inputs. With a fuzzer (which needs a nightly Rust and `cargo install
-//! cargo-fuzz`): `cargo +nightly fuzz run --fuzz-dir tests/fuzz requests`.
+//! cargo-fuzz`): `cargo +nightly fuzz run --fuzz-dir tests/fuzz/targets requests tests/fuzz/corpus/requests`; what it
+//! finds that is new goes into the last of the folders named.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
