@@ -346,6 +346,7 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
         run_id: run_id(),
         clients: AtomicUsize::new(0),
         relays: Arc::default(),
+        turnstile: Arc::default(),
         warnings: client::Warnings::default(),
     }
 }

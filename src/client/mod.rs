@@ -62,6 +62,7 @@ pub mod relay;
 mod session;
 pub mod state;
 pub mod table;
+mod turnstile;
 
 #[cfg(test)]
 mod testing;
@@ -70,6 +71,7 @@ use address::Address;
 use guard::Guard;
 use local::information::Facts;
 use session::Session;
+use turnstile::Turnstile;
 
 /// Names that `LOCKS` tells where the client gives no `COUNT`.
 const LOCKS_COUNT: usize = 1_000;
@@ -112,6 +114,8 @@ pub struct Shared {
     pub clients: AtomicUsize,
     /// What is measured of connections to Redis of their own.
     pub relays: Arc<RelayMetrics>,
+    /// Where those wait whom Redis is asked about.
+    pub turnstile: Arc<Turnstile>,
     /// What is logged seldom.
     pub warnings: Warnings,
 }

@@ -16,6 +16,7 @@ use crate::{
         answer,
         command::{Command, parse},
         state::Identity,
+        turnstile::Ticket,
     },
     clock,
     identity::User,
@@ -38,6 +39,9 @@ pub(super) struct Admitted {
 pub(super) struct AtDoor {
     frame: Bytes,
     admission: Later<Admission>,
+    /// Its place among those who are asked about, since it was; it goes in when it is the first of them.
+    ticket: Option<Ticket>,
+    is_welcome: bool,
     came_at: Time,
     /// It is a `LOCK` that may wait; and for how long, where it says so.
     waits: Option<Option<Duration>>,
@@ -85,6 +89,8 @@ impl Session {
         self.turn = Turn::AtDoor(AtDoor {
             frame,
             admission: self.shared.gate.admits_anonymous(patience),
+            ticket: None,
+            is_welcome: false,
             came_at: clock::now(),
             waits,
         });
@@ -92,32 +98,44 @@ impl Session {
 
     pub(super) fn await_admission(&mut self, cx: &mut Context<'_>, mut at_door: AtDoor) -> bool {
         if !self.may_answer() {
+            // Those behind it do not wait for that.
+            at_door.ticket = None;
             return self.stay(Turn::AtDoor(at_door));
         }
-        let Poll::Ready(admission) = at_door.admission.as_mut().poll(cx) else {
-            return self.stay(Turn::AtDoor(at_door));
-        };
-        match admission {
-            Admission::Welcome => {
-                self.admit_as(self.shared.users.anonymous());
-                self.waited_ms = clock::now().millis_since(at_door.came_at);
-                self.run_or_refuse(&at_door.frame);
-                self.waited_ms = 0;
-                true
-            }
-            Admission::Refused(text) | Admission::Unanswered(Some(text)) => {
-                let refusal = Refusal::Store(text);
-                self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
-            }
-            Admission::Unanswered(None) => {
-                let trouble = self.shared.gate.trouble(self.back.database());
-                match trouble.map(Refusal::Store) {
-                    None if at_door.is_waiting() => self.write_answer(answer::nil),
-                    trouble => {
-                        let refusal = trouble.unwrap_or(Refusal::Upstream);
-                        self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
-                    }
+        let ticket = at_door.ticket.take();
+        let ticket = ticket.unwrap_or_else(|| self.shared.turnstile.ticket());
+        if !at_door.is_welcome {
+            match at_door.admission.as_mut().poll(cx) {
+                Poll::Ready(Admission::Welcome) => at_door.is_welcome = true,
+                Poll::Ready(Admission::Refused(text)) => {
+                    return self.turn_away(&at_door, Some(text));
                 }
+                Poll::Ready(Admission::Unanswered(text)) => return self.turn_away(&at_door, text),
+                Poll::Pending => {
+                    at_door.ticket = Some(ticket);
+                    return self.stay(Turn::AtDoor(at_door));
+                }
+            }
+        }
+        if ticket.poll_turn(cx).is_pending() {
+            at_door.ticket = Some(ticket);
+            return self.stay(Turn::AtDoor(at_door));
+        }
+        self.admit_as(self.shared.users.anonymous());
+        self.waited_ms = clock::now().millis_since(at_door.came_at);
+        self.run_or_refuse(&at_door.frame);
+        self.waited_ms = 0;
+        true
+    }
+
+    /// Redis did not say that it may come in; why, where that is known.
+    fn turn_away(&mut self, at_door: &AtDoor, text: Option<Bytes>) -> bool {
+        let trouble = || self.shared.gate.trouble(self.back.database());
+        match text.or_else(trouble).map(Refusal::Store) {
+            None if at_door.is_waiting() => self.write_answer(answer::nil),
+            refusal => {
+                let refusal = refusal.unwrap_or(Refusal::Upstream);
+                self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
             }
         }
     }
@@ -149,5 +167,192 @@ impl Session {
             } => Some(wait_ms.map(Duration::from_millis)),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{UnixListener, UnixStream},
+        sync::{
+            mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+            oneshot, watch,
+        },
+        task::{JoinHandle, yield_now},
+        time::timeout,
+    };
+
+    use super::*;
+    use crate::{
+        client::{Shared, address::Address},
+        config::Config,
+        gate::Gate,
+        live::Live,
+        lock::{Answer, Question, UserId},
+        metrics::locks::LockMetrics,
+        store::{Listener, LockName, Look, Store, embedded::EmbeddedStore},
+        transport::{
+            endpoint::{self, Endpoint},
+            stream::Stream,
+        },
+    };
+
+    /// Long, for what comes at once.
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// Locks in this process, of which the test says who may come in.
+    struct Doorkeeper {
+        locks: EmbeddedStore,
+        knocks: UnboundedSender<oneshot::Sender<Admission>>,
+    }
+
+    impl Store for Doorkeeper {
+        fn listen(&self, listener: Arc<dyn Listener>) {
+            self.locks.listen(listener);
+        }
+
+        fn ask(&self, name: &LockName, question: &Question) -> Later<Answer> {
+            self.locks.ask(name, question)
+        }
+
+        fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>> {
+            self.locks.look(name, user)
+        }
+
+        fn admits_anonymous(&self, _: Option<Duration>) -> Later<Admission> {
+            let (asker, told) = oneshot::channel();
+            self.knocks.send(asker).unwrap();
+            Box::pin(async { told.await.unwrap() })
+        }
+    }
+
+    /// A gate that has to ask about its clients, and where it asks.
+    struct Place {
+        shared: Arc<Shared>,
+        asked: UnboundedReceiver<oneshot::Sender<Admission>>,
+        draining: watch::Sender<bool>,
+    }
+
+    impl Place {
+        /// Ordinary commands go to this socket.
+        fn before(upstream: &Path) -> Self {
+            let (knocks, asked) = unbounded_channel();
+            let config = Config::default();
+            let store = Arc::new(Doorkeeper {
+                locks: EmbeddedStore::new(),
+                knocks,
+            });
+            let limits = config.limits.clone();
+            let metrics = LockMetrics::new(config.poll_interval_micros());
+            let upstream = Endpoint::new(endpoint::Place::Unix(upstream.to_owned()), None);
+            let shared = Shared {
+                gate: Gate::new(store, config.lock_settings(), limits, metrics),
+                upstream: Some(Arc::new(Address::new(Arc::new(upstream), SOON))),
+                ..crate::shared(&config, Arc::new(Live::new(&config)), None, 0)
+            };
+            Self {
+                shared: Arc::new(shared),
+                asked,
+                draining: watch::channel(false).0,
+            }
+        }
+
+        fn connect(&self) -> (UnixStream, JoinHandle<()>) {
+            let (client, served) = UnixStream::pair().unwrap();
+            let (shared, drain) = (Arc::clone(&self.shared), self.draining.subscribe());
+            let served = Stream::Unix(served);
+            let session = crate::client::serve(shared, served, "somewhere".into(), 1, drain);
+            (client, tokio::spawn(session))
+        }
+
+        /// Whoever came in last asks for the lock `k`; returns to whom the answer is to be told.
+        async fn lock(
+            &mut self,
+            client: &mut UnixStream,
+            token: usize,
+        ) -> oneshot::Sender<Admission> {
+            writes(client, &format!("LOCK k TOKEN {token}\r\n")).await;
+            timeout(SOON, self.asked.recv()).await.unwrap().unwrap()
+        }
+    }
+
+    async fn writes(stream: &mut UnixStream, bytes: &str) {
+        stream.write_all(bytes.as_bytes()).await.unwrap();
+    }
+
+    /// All tasks run until they wait for something.
+    async fn let_run() {
+        for _ in 0..20 {
+            yield_now().await;
+        }
+    }
+
+    async fn reads(client: &mut UnixStream, expected: &str) {
+        let mut reply = vec![0; expected.len()];
+        let read = timeout(SOON, client.read_exact(&mut reply)).await;
+        read.unwrap_or_else(|_| panic!("it never reads {expected:?}"))
+            .unwrap();
+        assert_eq!(String::from_utf8(reply).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn those_who_are_asked_about_go_in_in_the_order_in_which_they_came() {
+        const CLIENTS: usize = 5;
+        const ENDS: usize = 2;
+        let mut place = Place::before("/nowhere".as_ref());
+        let (mut clients, mut told, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..CLIENTS {
+            let (mut client, session) = place.connect();
+            told.push(place.lock(&mut client, number).await);
+            clients.push(client);
+            sessions.push(session);
+        }
+        // Whose session ends keeps nobody out.
+        sessions[ENDS].abort();
+        assert!((&mut sessions[ENDS]).await.unwrap_err().is_cancelled());
+        // Whatever order their tasks are woken in: here the last one's runs first.
+        for (number, asker) in told.into_iter().enumerate().rev() {
+            assert_eq!(asker.send(Admission::Welcome).is_err(), number == ENDS);
+            let_run().await;
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            if number != ENDS {
+                reads(client, &format!("$1\r\n{number}\r\n")).await;
+                writes(client, &format!("UNLOCK k {number}\r\n")).await;
+                reads(client, ":1\r\n").await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_being_told_something_keeps_nobody_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("redis");
+        let redis = UnixListener::bind(&path).unwrap();
+        let mut place = Place::before(&path);
+        let (mut first, _session) = place.connect();
+        writes(&mut first, "HELLO 3\r\n").await;
+        let (mut redis, _) = timeout(SOON, redis.accept()).await.unwrap().unwrap();
+        reads(&mut redis, "HELLO 3\r\n").await;
+        let hello = "%1\r\n$5\r\nproto\r\n:3\r\n";
+        writes(&mut redis, hello).await;
+        reads(&mut first, hello).await;
+        let first_told = place.lock(&mut first, 1).await;
+        let (mut second, _session) = place.connect();
+        let second_told = place.lock(&mut second, 2).await;
+        // Redis begins to say something, and does not go on.
+        let half = ">2\r\n$10\r\ninvalidate\r\n";
+        writes(&mut redis, half).await;
+        reads(&mut first, half).await;
+        assert!(first_told.send(Admission::Welcome).is_ok());
+        let_run().await;
+        assert!(second_told.send(Admission::Welcome).is_ok());
+        reads(&mut second, "$1\r\n2\r\n").await;
+        writes(&mut second, "UNLOCK k 2\r\n").await;
+        writes(&mut redis, "_\r\n").await;
+        reads(&mut first, "_\r\n$1\r\n1\r\n").await;
     }
 }

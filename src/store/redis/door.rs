@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{
+    io::{AsyncWriteExt, BufReader},
     sync::{mpsc, oneshot},
     time::{sleep, timeout},
 };
@@ -35,6 +36,9 @@ const QUEUED: usize = 1_024;
 
 /// Most that one question answers.
 const TOGETHER: usize = 1_024;
+
+/// The connection is made new by the first, and the second asks.
+const NEW_AND_ASKED: &[u8] = b"*1\r\n$5\r\nRESET\r\n*1\r\n$4\r\nPING\r\n";
 
 type Asker = oneshot::Sender<Admission>;
 
@@ -139,15 +143,15 @@ impl DoorKeeper {
         }
     }
 
-    async fn look(&self, stream: &mut Option<Stream>) -> Result<Admission, NoAnswer> {
+    async fn look(&self, stream: &mut Option<BufReader<Stream>>) -> Result<Admission, NoAnswer> {
         let mut open = match stream.take() {
             Some(open) => open,
-            None => dial(&self.settings).await.map_err(|no_link| {
+            None => BufReader::new(dial(&self.settings).await.map_err(|no_link| {
                 NoAnswer::Broken(match no_link {
                     NoLink::Failed(reason) => reason,
                     NoLink::Refused(text) | NoLink::WrongPassword(text) => lossy(&text),
                 })
-            })?,
+            })?),
         };
         let answer = timeout(self.settings.timeout, is_admitted(&mut open, &self.metrics)).await;
         let (admission, stays_open) = answer
@@ -172,18 +176,22 @@ impl DoorKeeper {
 
 /// Whether Redis lets a new connection do anything; and whether this one can be made new once more.
 async fn is_admitted(
-    stream: &mut Stream,
+    stream: &mut BufReader<Stream>,
     metrics: &UpstreamMetrics,
 ) -> io::Result<(Admission, bool)> {
-    metrics.sent(Purpose::Admission);
-    let is_new = match credentials::ask(stream, &[b"RESET"]).await? {
+    for _ in 0..2 {
+        metrics.sent(Purpose::Admission);
+    }
+    stream.write_all(NEW_AND_ASKED).await?;
+    // With TLS it may not be on its way before.
+    stream.flush().await?;
+    let is_new = match credentials::read_line(stream).await? {
         Line::Good => true,
         Line::Error(text) if text.starts_with(b"ERR unknown command") => false,
         // Too many clients, and the like.
         Line::Error(text) => return Err(io::Error::other(lossy(&text))),
     };
-    metrics.sent(Purpose::Admission);
-    Ok(match credentials::ask(stream, &[b"PING"]).await? {
+    Ok(match credentials::read_line(stream).await? {
         Line::Error(text) if text.starts_with(b"NOAUTH") => (Admission::Refused(text), is_new),
         // Whatever else is wrong is not that.
         Line::Good | Line::Error(_) => (Admission::Welcome, is_new),
