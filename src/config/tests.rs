@@ -307,15 +307,22 @@ fn what_is_not_known_is_refused_by_name() {
 }
 
 #[test]
-fn what_kubernetes_says_of_a_service_called_lockgate_is_ignored() {
-    let config = nothing_typed()
-        .variable("LOCKGATE_SERVICE_HOST", "10.0.0.1")
-        .variable("LOCKGATE_SERVICE_PORT_REDIS", "6380")
-        .variable("LOCKGATE_PORT", "tcp://10.0.0.1:6380")
-        .variable("LOCKGATE_PORT_6380_TCP_ADDR", "10.0.0.1")
-        .variable("PATH", "/bin")
-        .starts();
-    assert_eq!(config, Config::default());
+fn what_kubernetes_says_of_services_is_ignored() {
+    for service in ["LOCKGATE", "LOCKGATE_ADMIN"] {
+        let config = nothing_typed()
+            .variable(&format!("{service}_SERVICE_HOST"), "10.0.0.1")
+            .variable(&format!("{service}_SERVICE_PORT"), "6380")
+            .variable(&format!("{service}_SERVICE_PORT_REDIS"), "6380")
+            .variable(&format!("{service}_PORT"), "tcp://10.0.0.1:6380")
+            .variable(&format!("{service}_PORT_6380_TCP"), "tcp://10.0.0.1:6380")
+            .variable(&format!("{service}_PORT_6380_TCP_ADDR"), "10.0.0.1")
+            .variable("PATH", "/bin")
+            .starts();
+        assert_eq!(config, Config::default());
+    }
+    // What somebody who runs lockgate may take for a key is none of these.
+    let typed = nothing_typed().variable("LOCKGATE_LISTEN_PORT", "7000");
+    assert_names(&typed.refused(), &["LOCKGATE_LISTEN_PORT", "no such key"]);
 }
 
 #[test]

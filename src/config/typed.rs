@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -244,7 +244,7 @@ fn read_environment(
     let mut variables = BTreeMap::new();
     for (name, value) in environment {
         let name = name.to_string_lossy().into_owned();
-        if !name.starts_with(PREFIX) || is_of_kubernetes(&name) {
+        if !name.starts_with(PREFIX) || is_of_kubernetes(&name, &value) {
             continue;
         }
         let value = value.into_string().map_err(|value| Error::Wrong {
@@ -265,11 +265,14 @@ fn read_environment(
     Ok(variables)
 }
 
-/// Kubernetes tells every pod of a service called `lockgate` by such variables.
-fn is_of_kubernetes(name: &str) -> bool {
-    name == "LOCKGATE_PORT"
-        || name.starts_with("LOCKGATE_PORT_")
-        || name.starts_with("LOCKGATE_SERVICE_")
+/// Kubernetes tells every pod of services called `lockgate`, `lockgate-admin` and the like by such variables.
+fn is_of_kubernetes(name: &str, value: &OsStr) -> bool {
+    let is_url = value.to_str().is_some_and(|value| value.contains("://"));
+    let of_a_port = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || (name.ends_with("_PORT") && is_url)
+        || name.split_once("_PORT_").is_some_and(of_a_port)
 }
 
 fn read_file(path: &Path) -> Result<BTreeMap<String, String>, Error> {
