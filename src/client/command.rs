@@ -1,6 +1,6 @@
 //! The lock commands: from the arguments that a client sent to what it wants. Pure.
 //!
-//! The grammar is section "Commands" of the README. Where Redis has the same mistake, the error
+//! The grammar is that of docs/commands.md. Where Redis has the same mistake, the error
 //! has Redis's words, so that client libraries and people recognise it; and mistakes are looked
 //! for in Redis's order: number of arguments, syntax, numbers, ranges.
 //!

@@ -301,11 +301,11 @@ async fn a_command_that_the_user_may_not_run_is_named() {
 async fn these_rights_are_enough_for_locks() {
     let server = Server::start();
     let mut other = server.client().await;
-    let readme = include_str!("../../README.md");
-    let rights = readme
+    let access = include_str!("../../docs/access.md");
+    let rights = access
         .lines()
         .find_map(|line| line.strip_prefix("ACL SETUSER app on >password ~order:* "))
-        .expect("the README names the rights that locks need");
+        .expect("docs/access.md names the rights that locks need");
     let () = other
         .say(&format!("ACL SETUSER app on >pw ~order:* {rights}"))
         .await;

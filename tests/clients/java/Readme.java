@@ -1,4 +1,4 @@
-// What the README shows for Jedis. tests/clients/run puts its own host and port here.
+// What docs/clients.md shows for Jedis. tests/clients/run puts its own host and port here.
 import java.util.UUID;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.commands.ProtocolCommand;

@@ -1,4 +1,4 @@
-// What the README shows for ioredis. tests/clients/run puts its own host and port here.
+// What docs/clients.md shows for ioredis. tests/clients/run puts its own host and port here.
 import { randomUUID } from "node:crypto";
 import { Redis } from "ioredis";
 

@@ -1,4 +1,4 @@
-"""What the README shows for redis-py. tests/clients/run puts its own host and port here."""
+"""What docs/clients.md shows for redis-py. tests/clients/run puts its own host and port here."""
 
 import uuid
 

@@ -29,9 +29,9 @@ fn help_tells_every_exit_code() {
     for code in 0..=5 {
         assert!(help.contains(&format!("\n  {code}  ")), "{code}: {help}");
     }
-    let readme = include_str!("../../../README.md");
+    let operating = include_str!("../../../docs/operating.md");
     for code in 0..=5 {
-        assert!(readme.contains(&format!("\n| {code} | ")), "{code}");
+        assert!(operating.contains(&format!("\n| {code} | ")), "{code}");
     }
 }
 

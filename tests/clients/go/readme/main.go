@@ -1,4 +1,4 @@
-// What the README shows for go-redis. tests/clients/run puts its own host and port here.
+// What docs/clients.md shows for go-redis. tests/clients/run puts its own host and port here.
 package main
 
 import (
