@@ -1,6 +1,12 @@
 //! Bytes that are no commands harm nobody else, and cost no memory without end.
 
-use crate::support::{Client, Place};
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    thread,
+};
+
+use crate::support::{Client, Http, Lockgate, Machine, Place};
 
 /// What a gate may grow by, whatever is sent to it here: far below what is announced to it.
 const MOST_GROWTH_BYTES: u64 = 64 * 1024 * 1024;
@@ -152,4 +158,38 @@ fn pseudo_random(count: usize) -> Vec<u8> {
         state.to_be_bytes()[3]
     };
     (0..count).map(|_| next()).collect()
+}
+
+/// A server that is no Redis: it answers each packet twice. Nobody is given another command's reply.
+#[test]
+fn a_server_that_says_more_than_it_was_asked() {
+    let _machine = Machine::shared();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = format!("redis://{}", server.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in server.incoming().flatten() {
+            thread::spawn(move || {
+                while stream.read(&mut [0; 1024]).is_ok_and(|count| count > 0) {
+                    // The gate may have closed it meanwhile.
+                    let _ = stream.write_all(b"+one\r\n+two\r\n");
+                }
+            });
+        }
+    });
+    let gate = Lockgate::start(&["--upstream", &upstream, "--admin", "127.0.0.1:0"]);
+    for closed in 1..=2 {
+        let mut client = gate.client();
+        assert_eq!(client.say("PING"), "one");
+        // What made the gate close the connection is passed on, for it may say why.
+        assert_eq!(client.read_reply(), "two");
+        client.is_closed_by_the_server();
+        let metrics = Http::connect(gate.admin_address()).get("/metrics").body;
+        let counted = format!("reason=\"uncountable_replies\"}} {closed}\n");
+        assert!(metrics.contains(&counted), "{metrics}");
+    }
+    assert!(
+        gate.log().contains("closing a client's connection"),
+        "{}",
+        gate.log()
+    );
 }

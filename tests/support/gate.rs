@@ -346,12 +346,14 @@ fn launch(
                 false => after(&line, LISTENING),
                 true => line.contains("listening ").then(|| ([0; 4], 0).into()),
             };
+            let mut log = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            log.push_str(&line);
+            log.push('\n');
+            drop(log);
+            // Not before: a test may count the lines from then on.
             if let Some(address) = address {
                 let _ = found.send(address);
             }
-            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.push_str(&line);
-            kept.push('\n');
         }
     });
     match address.recv_timeout(SOON) {

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, thread, time::Duration};
 
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
-use super::{gate, get};
+use super::{gate, gate_that_drains, get};
 use crate::support::{Http, Lockgate, Machine, eventually};
 
 /// As `STREAMS` in `src/admin/readers.rs`.
@@ -182,11 +182,8 @@ fn a_reader_that_does_not_read_is_let_go() {
 #[test]
 fn while_it_drains_readers_are_let_go_and_nobody_new_is_told() {
     let _machine = Machine::shared();
-    let mut gate = gate(&[], &[("LOCKGATE_DRAIN", "1h")]);
+    let (mut gate, mut owner) = gate_that_drains();
     let admin = gate.admin_address();
-    let mut owner = gate.client();
-    owner.say("HELLO 3");
-    assert_eq!(owner.say("LOCK k TOKEN t SESSION"), "t");
     let mut reader = events(admin);
     next_with(&mut reader, "locks");
     gate.terminate();

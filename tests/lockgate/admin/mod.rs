@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::support::{Http, Lockgate, RedisServer};
+use crate::support::{Client, Http, Lockgate, RedisServer};
 
 mod bounds;
 mod events;
@@ -17,6 +17,15 @@ fn gate(flags: &[&str], environment: &[(&str, &str)]) -> Lockgate {
 
 fn gate_before(redis: &RedisServer, environment: &[(&str, &str)]) -> Lockgate {
     gate(&["--upstream", &redis.url()], environment)
+}
+
+/// A gate that will drain for as long as its client stays, which it will: an owner that can be told by a push.
+fn gate_that_drains() -> (Lockgate, Client) {
+    let gate = gate(&[], &[("LOCKGATE_DRAIN", "1h")]);
+    let mut owner = gate.client();
+    owner.say("HELLO 3");
+    assert_eq!(owner.say("LOCK k TOKEN t SESSION"), "t");
+    (gate, owner)
 }
 
 /// The answer to a request on a connection of its own.

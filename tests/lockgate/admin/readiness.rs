@@ -1,6 +1,6 @@
 //! Whether the gate can do what it is there for, as probes ask.
 
-use super::{gate, gate_before, get};
+use super::{gate, gate_before, gate_that_drains, get};
 use crate::support::{Client, Http, Machine, RedisServer, eventually};
 
 #[test]
@@ -104,12 +104,8 @@ fn redis_is_not_asked_for_each_who_wants_to_know() {
 #[test]
 fn while_it_drains_it_is_not_ready_and_says_so_to_its_end() {
     let _machine = Machine::shared();
-    let mut gate = gate(&[], &[("LOCKGATE_DRAIN", "1h")]);
+    let (mut gate, mut owner) = gate_that_drains();
     let admin = gate.admin_address();
-    // An owner who is told by a push and stays keeps the gate draining.
-    let mut owner = gate.client();
-    owner.say("HELLO 3");
-    assert_eq!(owner.say("LOCK k TOKEN t SESSION"), "t");
     let mut http = Http::connect(admin);
     assert_eq!(http.get("/readyz").status, 200);
     gate.terminate();
