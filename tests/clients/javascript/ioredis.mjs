@@ -9,9 +9,14 @@ import { Redis } from "ioredis";
 const [host, port, what, password] = process.argv.slice(2);
 const name = "ioredis";
 
+// A connection that is closed while a command is on its way is reset; ioredis sends that again on another.
+let mayBeReset = false;
+
 function connect(options) {
   const redis = new Redis({ host, port: Number(port), password, ...options });
-  redis.on("error", (error) => ok(/Socket timeout/.test(error.message), error));
+  redis.on("error", (error) => {
+    ok(/Socket timeout/.test(error.message) || (mayBeReset && error.code === "ECONNRESET"), error);
+  });
   return redis;
 }
 
@@ -168,9 +173,11 @@ async function blockingPop(redis, other) {
 async function sessionLost(redis, other) {
   const key = `${name}:session`;
   const token = await redis.call("LOCK", key, "SESSION");
+  mayBeReset = true;
   same(await other.del(key), 1);
   for (let i = 0; i < 20; i++) same(await redis.echo(`${i}`), `${i}`);
   same(await redis.call("UNLOCK", key, token), 0);
+  mayBeReset = false;
 }
 
 const watchdog = setTimeout(() => ok(false, "not done after 50 s"), 50_000);
