@@ -18,7 +18,7 @@ function settings({ socketTimeout, ...options }) {
 async function connect(options) {
   const client = createClient(settings(options));
   // Where a socket timeout is wanted, and where a lock bound to the connection is lost.
-  client.on("error", (error) => ok(/[Tt]imeout|closed unexpectedly/.test(error.message), error));
+  client.on("error", (error) => ok(/[Tt]imeout|closed unexpectedly|ECONNRESET/.test(error.message), error));
   return client.connect();
 }
 
