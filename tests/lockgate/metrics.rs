@@ -378,6 +378,43 @@ fn prometheus_is_told_the_same() {
     );
 }
 
+#[test]
+fn prometheus_is_told_what_there_is_now() {
+    let (place, _) = exposition();
+    let mut owner = place.client();
+    assert_eq!(owner.say("LOCK now TOKEN t"), "t");
+    let mut waiter = place.client();
+    waiter.send(&["LOCK", "now"]);
+    place.gate.awaits_waiters("now", 1);
+    let told = || {
+        Http::connect(place.gate.admin_address())
+            .get("/metrics")
+            .body
+    };
+    // Whoever has gone is not counted any more, a moment later.
+    eventually("two clients and one lock are left", || {
+        let text = told();
+        ["clients", "locks", "waiters"].map(|what| sample(&text, &format!("lockgate_{what}")))
+            == ["2", "1", "1"]
+    });
+    let text = told();
+    let number = |name: &str| sample(&text, name).parse::<u64>().unwrap();
+    assert!(number("lockgate_clients_limit") > 2);
+    assert!(number("lockgate_relay_connections_opened_total") > 0);
+    let ended = ["handed_over", "lost", "ran_out", "released"];
+    let ended = ended.map(|how| number(&format!("lockgate_leases_ended_total{{how=\"{how}\"}}")));
+    assert_eq!(
+        number("lockgate_hold_seconds_count"),
+        ended.iter().sum::<u64>()
+    );
+    for kind in ["admission", "info", "setup"] {
+        let asked = number(&format!(
+            "lockgate_upstream_commands_total{{kind=\"{kind}\"}}"
+        ));
+        assert!(asked > 0, "{kind}");
+    }
+}
+
 /// No name, user, token or address is among the labels.
 #[test]
 fn no_secret_is_a_label() {
