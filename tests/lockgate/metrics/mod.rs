@@ -8,6 +8,8 @@ use std::{
     time::Instant,
 };
 
+mod upstream;
+
 use crate::support::{
     Client, Http, Lockgate, Machine, Monitor, Place, RedisServer, SHORT_GRACE, eventually, report,
 };
@@ -46,10 +48,15 @@ impl Counts {
 
 /// Silent connections are not asked for a sign of life, so that what goes to Redis can be counted.
 fn quiet_place() -> Place {
+    place_with(&[("LOCKGATE_UPSTREAM_PING", "1h")])
+}
+
+fn place_with(settings: &[(&str, &str)]) -> Place {
     let machine = Machine::shared();
     let redis = RedisServer::start(&[]);
-    let environment = [&SHORT_GRACE[..], &[("LOCKGATE_UPSTREAM_PING", "1h")]].concat();
-    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &environment);
+    let environment = [&SHORT_GRACE[..], settings].concat();
+    let flags = ["--admin", "127.0.0.1:0", "--upstream", &redis.url()];
+    let gate = Lockgate::start_with(&flags, &environment);
     let mut first = gate.client();
     assert_eq!(first.say("LOCK first TOKEN f"), "f");
     assert_eq!(first.say("UNLOCK first f"), 1);
@@ -222,27 +229,6 @@ fn what_others_do_to_locks_is_counted() {
 }
 
 #[test]
-fn a_connection_that_broke_is_counted_when_it_is_back() {
-    let place = quiet_place();
-    let mut client = place.client();
-    let count = |client: &mut Client, name: &str| Counts::of(client).get(name);
-    assert_eq!(count(&mut client, "upstream_connections"), 1);
-    assert_eq!(count(&mut client, "upstream_reconnects"), 0);
-    let mut redis = place.redis().client();
-    let list = redis.say("CLIENT LIST").text();
-    // It is the only one that is told of changes.
-    let shared = list.lines().find(|line| line.contains(" flags=t "));
-    let id = shared.expect(&list).split(['=', ' ']).nth(1).unwrap();
-    assert_eq!(redis.say(&format!("CLIENT KILL ID {id}")), 1);
-    assert_eq!(client.say("LOCK k TOKEN t"), "t");
-    eventually("it is back", || {
-        count(&mut client, "upstream_connections") == 1
-            && count(&mut client, "upstream_reconnects") == 1
-    });
-    assert_eq!(count(&mut client, "upstream_data_losses"), 0);
-}
-
-#[test]
 fn what_passes_is_what_redis_receives_and_sends() {
     let place = quiet_place();
     let mut redis = place.redis().client();
@@ -317,9 +303,15 @@ fn exposition() -> (Place, String) {
     let gate = Lockgate::start_with(&flags, &SHORT_GRACE);
     let place = Place::of(Some(redis), gate, machine);
     a_busy_lock(&place);
-    let answer = Http::connect(place.gate.admin_address()).get("/metrics");
+    let text = told(&place.gate);
+    (place, text)
+}
+
+/// `/metrics` now.
+fn told(gate: &Lockgate) -> String {
+    let answer = Http::connect(gate.admin_address()).get("/metrics");
     assert_eq!(answer.status, 200);
-    (place, answer.body)
+    answer.body
 }
 
 /// The value of a sample, by its name and labels.
@@ -386,18 +378,13 @@ fn prometheus_is_told_what_there_is_now() {
     let mut waiter = place.client();
     waiter.send(&["LOCK", "now"]);
     place.gate.awaits_waiters("now", 1);
-    let told = || {
-        Http::connect(place.gate.admin_address())
-            .get("/metrics")
-            .body
-    };
     // Whoever has gone is not counted any more, a moment later.
     eventually("two clients and one lock are left", || {
-        let text = told();
+        let text = told(&place.gate);
         ["clients", "locks", "waiters"].map(|what| sample(&text, &format!("lockgate_{what}")))
             == ["2", "1", "1"]
     });
-    let text = told();
+    let text = told(&place.gate);
     let number = |name: &str| sample(&text, name).parse::<u64>().unwrap();
     assert!(number("lockgate_clients_limit") > 2);
     assert!(number("lockgate_relay_connections_opened_total") > 0);
