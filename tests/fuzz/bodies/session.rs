@@ -33,6 +33,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// commands are dropped when the client closes.
 const UNCERTAIN: [&[u8]; 5] = [b"CLIENT", b"LOCK", b"QUIT", b"POST", b"HOST:"];
 
+/// How lockgate ends a connection on a name that it will not have, without waiting for the rest of the command.
+const REFUSED_BY_NAME: &[u8] = b"-ERR Protocol error: NUL in the name of a command\r\n";
+
 const WITNESS_HAS_ITS_LOCK: &[u8] = b"$1\r\nw\r\n";
 
 thread_local! {
@@ -177,12 +180,19 @@ impl Client {
                 .iter()
                 .filter_map(|request| request.arguments.first())
         };
-        let uncertain = names()
-            .any(|name| UNCERTAIN.contains(&&*name.to_ascii_uppercase()) || name.contains(&0));
-        let commands = names().count() + usize::from(matches!(ending, Ending::Error(_)));
-        if ending == Ending::Unclear {
-            return;
-        }
+        let is_ended_by_name = names().any(|name| name.contains(&0));
+        let uncertain = is_ended_by_name
+            || names().any(|name| UNCERTAIN.contains(&&*name.to_ascii_uppercase()));
+        let begun = &self.said[requests.last().map_or(0, |last| last.end)..];
+        let is_refused = match ending {
+            Ending::Unclear => return,
+            Ending::Error(_) => true,
+            Ending::More => {
+                let by_name = begun.contains(&0) && self.heard.ends_with(REFUSED_BY_NAME);
+                by_name && !is_ended_by_name
+            }
+        };
+        let commands = names().count() + usize::from(is_refused);
         assert!(
             answers <= commands,
             "{answers} replies to {commands} commands: {heard}"
