@@ -270,11 +270,10 @@ impl Session {
     }
 
     fn is_over(&self) -> bool {
-        if self.closing {
-            return self.mute || self.client.is_written();
-        }
-        let written = self.mute || self.client.is_written();
-        self.client.ended && self.is_done() && self.back.is_over() && written
+        // A grant is the client's when its reply is written, be it none (`CLIENT REPLY OFF`).
+        let written = self.client.is_written() && self.delivering.is_none();
+        let done = self.client.ended && self.is_done() && self.back.is_over();
+        (self.closing || done) && (self.mute || written)
     }
 
     /// Everything that was read has had its turn.
@@ -353,7 +352,8 @@ impl Session {
     /// A client that is not read from may have closed all the same; one that closed is not served
     /// for ever.
     fn look_for_close(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.left || self.closing {
+        // Who quits may still wait for what is before that.
+        if (self.left && self.client.ended) || self.closing {
             let linger = self
                 .linger
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
@@ -361,7 +361,10 @@ impl Session {
                 return false;
             }
             self.abandon();
+            // Whom the gate gave up has not left.
+            let left = self.left;
             self.mute();
+            self.left = left;
             self.closing = true;
             return true;
         }
@@ -545,6 +548,7 @@ impl Session {
                 }
                 self.silent = self.back.silences();
                 self.write_answer(|out, protocol| answer::error(out, protocol, &text));
+                self.abandon();
                 self.closing = true;
                 true
             }

@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Client, Lockgate, Machine, Monitor, Place, Value};
+use crate::support::{
+    Client, Lockgate, Machine, Monitor, Place, Value, counted, eventually, frame,
+};
 
 /// Far less than the lease that a wrongly granted lock would be held for.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -170,6 +172,52 @@ fn what_stands_behind_a_waiting_lock_is_dropped_with_its_client() {
 }
 
 /// A delay shorter than a sleep can be.
+/// Longer than lockgate waits for a client that left.
+const LINGER: Duration = Duration::from_secs(11);
+
+/// `QUIT` has its turn when what is before it is done, however long that takes.
+#[test]
+fn who_quits_behind_something_slow_gets_everything() {
+    let place = Place::with_redis(Machine::shared());
+    let (mut client, mut redis) = (place.client(), place.redis().client());
+    assert_eq!(client.say("PING"), "PONG");
+    client.write_raw(b"BLPOP list 0\r\nQUIT\r\n");
+    thread::sleep(LINGER);
+    assert_eq!(redis.say("RPUSH list x"), 1);
+    assert_eq!(client.read_reply().items()[1], "x");
+    assert_eq!(client.read_reply(), "OK");
+    client.is_closed_by_the_server();
+}
+
+/// Only a client that closes gives back what is bound to its connection. This one does not even notice that it
+/// is closed, for it has lost a lock; and it is given up when it has taken nothing for long.
+#[test]
+fn a_connection_that_the_gate_gives_up_releases_nothing() {
+    let place = Place::with_redis(Machine::shared());
+    let (mut stalled, mut redis) = (place.client(), place.redis().client());
+    for key in ["bound", "lost"] {
+        let command = ["LOCK", key, "TOKEN", "t", "PX", "60000", "SESSION"];
+        assert_eq!(stalled.call(&command), "t");
+    }
+    assert_eq!(redis.call(&["SET", "big", &"x".repeat(16 << 20)]), "OK");
+    stalled.write_raw(&frame(&["GET", "big"]).repeat(4));
+    stalled.hears_something();
+    let mut observer = place.client();
+    assert_eq!(redis.say("DEL lost"), 1);
+    eventually("the loss is seen", || {
+        counted(&mut observer, "lost_sessions") == 1
+    });
+    let lost = Instant::now();
+    while counted(&mut observer, "clients") > 1 {
+        assert!(lost.elapsed() < 2 * LINGER, "it is never given up");
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(lost.elapsed() > LINGER / 2, "it was not waited for");
+    observer.say("PING");
+    assert_eq!(redis.say("GET bound"), "t");
+    assert!(redis.say("PTTL bound").integer() > 30_000);
+}
+
 fn spin(micros: u64) {
     let end = Instant::now() + Duration::from_micros(micros);
     while Instant::now() < end {

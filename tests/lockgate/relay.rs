@@ -475,3 +475,30 @@ fn what_lockgate_says_itself_does_not_come_in_the_middle_of_a_message() {
         proxy.refuse(false);
     }
 }
+
+/// A Redis that takes longer arguments than others. lockgate does not, and says so; what it does not take
+/// for an argument it does not take for a command, either.
+#[test]
+fn what_stands_behind_an_error_in_the_middle_of_a_command_is_no_command() {
+    let machine = Machine::shared();
+    let redis = RedisServer::start(&["--proto-max-bulk-len", "1gb"]);
+    let gate = Lockgate::in_front_of(&redis);
+    let place = Place::of(Some(redis), gate, machine);
+    let (mut owner, mut client) = (place.client(), place.client());
+    assert_eq!(owner.say("LOCK k TOKEN t"), "t");
+    for cut in [0, 13, 20, 37] {
+        let mut client = place.client();
+        assert_eq!(client.say("UNLOCK k wrong"), 0);
+        assert_eq!(client.say("PING"), "PONG");
+        let bytes = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$600000000\r\nUNLOCK k t\r\n";
+        client.write_raw(&bytes[..cut]);
+        // What came so far is read before the rest comes.
+        place.client().say("PING");
+        client.write_raw(&bytes[cut..]);
+        let refused = client.read_reply();
+        assert_eq!(refused.error(), "ERR Protocol error: invalid bulk length");
+        client.is_closed_by_the_server();
+    }
+    assert!(client.say("TRYLOCK k").is_nil());
+    assert_eq!(owner.say("UNLOCK k t"), 1);
+}

@@ -250,8 +250,9 @@ impl Session {
             }
             Answer::Granted(grant) => {
                 self.write_answer(|out, protocol| answer::granted(out, protocol, &grant));
-                // From here on its lease may end while it is on its way, as with Redis itself.
-                if self.client.ended {
+                // From here on its lease may end while it is on its way, as with Redis itself. A client that
+                // is not read from any more, because the gate shuts down, is there all the same.
+                if self.left {
                     self.late.push(grant);
                 } else {
                     self.delivering = Some(grant);

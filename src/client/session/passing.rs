@@ -35,7 +35,7 @@ impl Session {
         if self.back.pipe().is_none() {
             return 0;
         }
-        let (mut read, mut passing, mut doubt) = (0, 0, None);
+        let (mut read, mut passing, mut doubt) = (0, 0, None::<String>);
         while read < bytes.len() && self.has_room(passing) {
             if self.frame == Frame::Unnamed && self.scanner.between_frames() {
                 let plain = self.count_plain(&bytes[read..], passing);
@@ -60,6 +60,12 @@ impl Session {
                     if doubt.is_some() || self.back.is_plain_pipe() {
                         break;
                     }
+                }
+                // The front of this frame is with Redis.
+                Err(error) if self.frame == Frame::Ordinary => {
+                    self.shared.counters().protocol_errors.count();
+                    doubt = Some(format!("ERR {error}"));
+                    break;
                 }
                 _ => break,
             }

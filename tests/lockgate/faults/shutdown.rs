@@ -2,8 +2,10 @@
 
 use std::{thread::sleep, time::Duration};
 
-use super::{AT_ONCE, gate_before, holder, is_error, is_told_lost, pttl, resp3, timed, waiter};
-use crate::support::{Client, Lockgate, Machine, RedisServer, eventually};
+use super::{
+    AT_ONCE, admitted, gate_before, holder, is_error, is_told_lost, pttl, resp3, timed, waiter,
+};
+use crate::support::{Client, Http, Lockgate, Machine, RedisServer, SHORT_GRACE, eventually};
 
 /// A gate that drains for so long, its Redis, and what it stands on.
 fn place(drain: &str) -> (Lockgate, RedisServer, Machine) {
@@ -122,6 +124,60 @@ fn what_runs_is_finished() {
     drop((owner, reader));
     assert_eq!(gate.exit_code(), Some(0));
     assert!(holder(&redis, "k").is_nil());
+}
+
+/// A client that was told its token holds the lock, whatever becomes of the gate; and one that wants to be
+/// told nothing.
+#[test]
+fn what_is_granted_meanwhile_is_held() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let flags = ["--upstream", &redis.url(), "--admin", "127.0.0.1:0"];
+    let mut gate = Lockgate::start_with(&flags, &SHORT_GRACE);
+    let mut clients = [admitted(&gate), admitted(&gate), admitted(&gate)];
+    let [plain, bound, silent] = &mut clients;
+    silent.send(&["CLIENT", "REPLY", "OFF"]);
+    silent.send(&["LOCK", "before", "TOKEN", "t"]);
+    eventually("it is silent", || holder(&redis, "before") == "t");
+    assert_eq!(redis.client().say("CLIENT PAUSE 600 ALL"), "OK");
+    plain.send(&["TRYLOCK", "plain", "TOKEN", "t", "PX", "60000"]);
+    bound.send(&["TRYLOCK", "bound", "TOKEN", "t", "PX", "60000", "SESSION"]);
+    silent.send(&["TRYLOCK", "silent", "TOKEN", "t", "PX", "60000"]);
+    eventually("all are asked for", || {
+        let metrics = Http::connect(gate.admin_address()).get("/metrics").body;
+        metrics.contains("\nlockgate_upstream_in_flight 3\n")
+    });
+    gate.terminate();
+    assert_eq!(plain.read_reply(), "t");
+    assert_eq!(bound.read_reply(), "t");
+    for client in &mut clients {
+        client.is_closed_by_the_server();
+    }
+    assert_eq!(gate.exit_code(), Some(0));
+    for key in ["plain", "bound", "silent"] {
+        assert_eq!(holder(&redis, key), "t", "{key}");
+        assert!(pttl(&mut redis.client(), key) > 50_000, "{key}");
+    }
+}
+
+/// A connection that many share: one of them waits, another has released its lock.
+#[test]
+fn an_unlock_behind_a_lock_that_waits_is_done() {
+    let (mut gate, redis, _machine) = place("5s");
+    let mut owner = gate.client();
+    assert_eq!(owner.say("LOCK a TOKEN owner"), "owner");
+    let mut shared = gate.client();
+    assert_eq!(shared.say("LOCK b TOKEN t PX 60000"), "t");
+    // What is to be seen under the lock keeps the UNLOCK from overtaking.
+    shared.write_raw(b"LOCK a WAIT 60000\r\nSET seen 1\r\nUNLOCK b t\r\n");
+    gate.awaits_waiters("a", 1);
+    gate.terminate();
+    is_error(&shared.read_reply(), "SHUTDOWN");
+    shared.is_closed_by_the_server();
+    drop(owner);
+    assert_eq!(gate.exit_code(), Some(0));
+    assert!(holder(&redis, "b").is_nil());
+    assert!(holder(&redis, "seen").is_nil());
 }
 
 /// Nobody can keep it: who is not done within `drain` is cut.
