@@ -245,6 +245,14 @@ impl Places {
     /// Keeps a place that nobody waits at for its token to come back to.
     pub fn keep(&mut self, no: PlaceNo, mut place: Place, until: Time) {
         place.requests = Vec::new();
+        // One place is enough to come back to.
+        let owner = (place.token.clone(), place.user);
+        if let Some(before) = self.by_owner.get(&owner).copied()
+            && let Some((other, until)) = self.kept.remove(&before)
+        {
+            self.due.remove(&(until, before, None));
+            self.disown(before, &other);
+        }
         self.own((place.token.clone(), place.user), no);
         self.due.insert((until, no, None));
         if planted(Fault::KeptPlaceNotPassed) {
@@ -419,7 +427,10 @@ impl Places {
 
     /// The place is no more.
     fn disown(&mut self, no: PlaceNo, place: &Place) {
-        self.by_owner.remove(&(place.token.clone(), place.user));
+        let owner = (place.token.clone(), place.user);
+        if self.by_owner.get(&owner) == Some(&no) {
+            self.by_owner.remove(&owner);
+        }
         if let Some(places) = self.by_user.get_mut(&place.user) {
             places.remove(&no);
             if places.is_empty() {

@@ -536,6 +536,25 @@ impl Queue {
     fn ask_again_unless_gone(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         match &mut asked.question {
             Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {}
+            // Answered already: from here on it is on the gate's own account, and for that grant only, since
+            // the token may be granted again elsewhere.
+            Question::Release {
+                user,
+                token: holder,
+                only_if,
+            }
+            | Question::HandOver {
+                user,
+                from: holder,
+                only_if,
+                ..
+            } if asked.teller.is_none() && !asked.own && only_if.is_none() => {
+                let lease = self.lease.as_ref().filter(|l| l.is_of(*user, holder));
+                *only_if = lease.and_then(|lease| lease.deadline);
+                if only_if.is_some() {
+                    self.send(asked, turn);
+                }
+            }
             // A lease that is to be written back first, a renewal, what is asked for the sake of a
             // lease: whether they are due still is seen when the next question is chosen.
             Question::Extend { .. } if self.is_to_restore(turn.now) => self.extend_later(asked),

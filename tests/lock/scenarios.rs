@@ -526,6 +526,56 @@ fn an_unlock_given_up_on_is_done_all_the_same_for_that_grant_only() {
     ]);
 }
 
+/// The token may be granted again elsewhere meanwhile: what was answered is done for that grant only, in
+/// whatever way it comes to be asked again.
+#[test]
+fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b", ""),
+        ("3 unlock a", "hand a to b"),
+        ("after 2000", "3 Upstream"),
+        ("unknown", "hand a to b if 7"),
+        ("granted 9", "2 granted b"),
+    ]);
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("2 unlock a", "release a"),
+        ("not now BUSY", ""),
+        ("after 100", "release a"),
+        ("not now BUSY", ""),
+        ("after 2000", "release a; 2 Store(b\"BUSY\")"),
+        ("not now BUSY", ""),
+        ("after 100", "release a if 7"),
+        ("free", ""),
+        ("idle", "true"),
+    ]);
+}
+
+/// Its first connection was granted the lock and is not told yet, the second one waited and is gone: there is
+/// one place to come back to, and not two of which one forgets the other.
+#[test]
+fn a_token_whose_connections_are_all_gone_has_one_place() {
+    scenario(&[
+        ("1 lock a named", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock a named", "ask a if 7"),
+        ("2 gone a", ""),
+        ("1 undelivered a", ""),
+        ("3 lock b", ""),
+        ("granted 8", "hand a to b if 8"),
+        ("granted 9", "3 granted b; release a if 8"),
+        ("held b 30000", ""),
+        ("after 1000", ""),
+        ("4 lock a named", ""),
+        ("after 1500", ""),
+        ("5 unlock b", "hand b to a"),
+        ("granted 10", "5 Done; 4 granted a"),
+    ]);
+}
+
 #[test]
 fn a_lock_whose_holders_unlock_stands_behind_it_is_refused() {
     scenario(&[

@@ -120,18 +120,6 @@ impl Queue {
                 }
                 return;
             }
-            Question::Release {
-                user,
-                token,
-                only_if,
-            } if asked.teller.is_none() && !asked.own => {
-                // Answered already: from here on it is the gate's own account.
-                let deadline = self.lease.as_ref().filter(|l| l.is_of(*user, token));
-                *only_if = only_if.or(deadline.and_then(|lease| lease.deadline));
-                if only_if.is_none() {
-                    return;
-                }
-            }
             _ => {}
         }
         if asked.teller.is_none() || !planted(Fault::UnlockNotAskedAgain) {

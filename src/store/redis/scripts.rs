@@ -6,6 +6,8 @@
 //!   release frees the lock and does not read it again: nobody here waits to be told.
 //! - **Errors go back as Redis made them** (`pcall`, and the table returned as it is), so that a
 //!   client reads `WRONGTYPE Operation against …` and not the script's name and line.
+//! - **No more is told of a holder than a token can be long**, and one byte that shows that it is none: a key may
+//!   be anybody's, and 512 MB long.
 //! - **The deadline identifies a grant**, beside the token. It is `PEXPIRETIME`, or `TIME` + `PTTL`
 //!   before Redis 7; that sum can be 1 ms off, so there a guard lets 1 ms pass.
 //!
@@ -20,9 +22,16 @@ use bytes::Bytes;
 use redis::{Arg, Cmd, Script, ServerError, Value};
 
 use crate::{
+    limits::TOKEN_BYTES,
     lock::{Deadline, Outcome, Question, Token},
     metrics::upstream::Purpose,
 };
+
+/// The scripts have the number in their text.
+const _: () = assert!(
+    TOKEN_BYTES + 1 == 257,
+    "as much of a holder as the scripts tell"
+);
 
 /// `deadline()`: when the key expires, and by how many milliseconds that may be off.
 /// -1 for never, -2 without a key; what Redis said where it refused.
@@ -89,7 +98,7 @@ if set and not string.find(set.err, 'OOM', 1, true) then return set end
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 if not holder then return set end
-if holder ~= ARGV[1] then return {holder, redis.pcall('PTTL', KEYS[1])} end
+if holder ~= ARGV[1] then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
 local at = lease_anew(ARGV[2])
 if expected and type(at) == 'table' and not at.err then return at[1] end
@@ -134,7 +143,7 @@ if set and not string.find(set.err, 'OOM', 1, true) then return set end
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 if not holder then return set end
-if holder ~= ARGV[1] then return {holder, redis.pcall('PTTL', KEYS[1])} end
+if holder ~= ARGV[1] then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
 local fence = next_fence(ARGV[4])
 if type(fence) ~= 'number' then return fence end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
@@ -157,7 +166,7 @@ const FOUND: &str = "
 local function found(holder)
     local try = refused()
     if try then return try end
-    return holder and {holder, redis.pcall('PTTL', KEYS[1])}
+    return holder and {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])}
 end
 ";
 
@@ -236,7 +245,7 @@ end
 if not holder then return false end
 local ttl = redis.pcall('PTTL', KEYS[1])
 if type(ttl) == 'table' then return ttl end
-return {holder, ttl}
+return {string.sub(holder, 1, 257), ttl}
 ";
 
 /// ARGV: token, what is left of its lease, its fence or nothing, and the tokens that it may take the
@@ -248,7 +257,7 @@ local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 local over = holder == ARGV[1]
 for i = 4, #ARGV do over = over or holder == ARGV[i] end
-if not over then return {holder, redis.pcall('PTTL', KEYS[1])} end
+if not over then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
 if ARGV[3] ~= '' then
     local before = redis.pcall('GET', KEYS[2])
     if type(before) ~= 'table' and (tonumber(before) or 0) < tonumber(ARGV[3]) then

@@ -350,3 +350,34 @@ fn places_kept_for_clients_that_are_gone() {
     assert_eq!(late.say("UNLOCK k late"), 1);
     assert_eq!(last.read_reply(), "token-29");
 }
+
+/// A lock's name may be any key of Redis, and what is in there as long as Redis allows: nobody's token, of which
+/// no more is asked for than shows that.
+#[test]
+fn keys_with_huge_values() {
+    const KEYS: usize = 4;
+    const BYTES: u64 = 64 * MIB;
+    let place = Place::with_redis(Machine::shared());
+    let mut redis = place.redis().client();
+    let mut client = place.client();
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    let keys: Vec<String> = (0..KEYS).map(|n| format!("huge:{n}")).collect();
+    for key in &keys {
+        let last = (BYTES - 1).to_string();
+        let length = redis.call(&["SETRANGE", key, &last, "x"]).integer();
+        assert_eq!(length, BYTES.cast_signed());
+    }
+    let growth = growth(&place.gate, || {
+        for key in &keys {
+            assert!(client.call(&["TRYLOCK", key]).is_nil());
+            assert!(client.call(&["LOCK", key, "FENCE", "WAIT", "1"]).is_nil());
+            assert_eq!(client.call(&["RELOCK", key, "t"]), 0);
+            assert_eq!(client.call(&["UNLOCK", key, "t"]), 0);
+        }
+    });
+    assert!(growth < SLACK_BYTES, "{growth} bytes more");
+    for key in &keys {
+        let length = redis.call(&["STRLEN", key]).integer();
+        assert_eq!(length, BYTES.cast_signed());
+    }
+}
