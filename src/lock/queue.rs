@@ -548,11 +548,16 @@ impl Queue {
                 from: holder,
                 only_if,
                 ..
-            } if asked.teller.is_none() && !asked.own && only_if.is_none() => {
+            } if !asked.own
+                && only_if.is_none()
+                && asked.teller.is_none_or(|(_, until)| until <= turn.now) =>
+            {
                 let lease = self.lease.as_ref().filter(|l| l.is_of(*user, holder));
                 *only_if = lease.and_then(|lease| lease.deadline);
                 if only_if.is_some() {
                     self.send(asked, turn);
+                } else if let Some((request, _)) = asked.teller {
+                    turn.reply(request, self.unanswered());
                 }
             }
             // A lease that is to be written back first, a renewal, what is asked for the sake of a

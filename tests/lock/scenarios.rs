@@ -539,6 +539,14 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
         ("unknown", "hand a to b if 7"),
         ("granted 9", "2 granted b"),
     ]);
+    // Nobody can say which grant that was.
+    scenario(&[
+        ("1 lock a named", "ask a"),
+        ("again 7", "1 granted a"),
+        ("2 unlock a", "release a"),
+        ("after 2000", "2 Upstream"),
+        ("unknown", ""),
+    ]);
     scenario(&[
         ("1 lock a", "ask a"),
         ("granted 7", "1 granted a"),

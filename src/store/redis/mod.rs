@@ -149,7 +149,7 @@ impl Store for RedisStore {
             Ok(keeper) => keeper,
             Err(text) => return Box::pin(std::future::ready(untold(Outcome::Refused(text)))),
         };
-        let key = self.key(name);
+        let (key, limit) = (self.key(name), self.settings.timeout);
         if !wants_fence(question) {
             let request = Request::new(&key, question, 0);
             let (history, waits) = (Arc::clone(&self.history), takes_free(question));
@@ -164,11 +164,11 @@ impl Store for RedisStore {
                 return Box::pin(async move {
                     match ask_bare(&keeper, &first, &history).await {
                         Some(answer) => answer,
-                        None => ask(&keeper, &request, &history, true).await,
+                        None => ask(&keeper, &request, &history, true, limit).await,
                     }
                 });
             }
-            return Box::pin(async move { ask(&keeper, &request, &history, waits).await });
+            return Box::pin(async move { ask(&keeper, &request, &history, waits, limit).await });
         }
         let (fences, history) = (Arc::clone(&self.fences), Arc::clone(&self.history));
         let (database, question) = (name.database, question.clone());
@@ -176,7 +176,7 @@ impl Store for RedisStore {
             let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
             let request = Request::new(&key, &question, floor);
             let waits = takes_free(&question);
-            let answer = ask(&keeper, &request, &history, waits).await;
+            let answer = ask(&keeper, &request, &history, waits, limit).await;
             if let Outcome::Granted {
                 fence: Some(fence), ..
             } = answer.outcome
@@ -292,9 +292,25 @@ fn wants_fence(question: &Question) -> bool {
     )
 }
 
-/// Whoever `waits` is not asked within the grace time.
-async fn ask(keeper: &Keeper, request: &Request, history: &History, waits: bool) -> Answer {
-    let link = match keeper.link().await {
+/// What `waits` is not asked within the grace time; all else is given up where there is no connection within
+/// `limit`.
+async fn ask(
+    keeper: &Keeper,
+    request: &Request,
+    history: &History,
+    waits: bool,
+    limit: Duration,
+) -> Answer {
+    let link = if waits {
+        keeper.link().await
+    } else {
+        // Who asked is told by then that it is not known what became of it, and may do something else.
+        match tokio::time::timeout(limit, keeper.link()).await {
+            Ok(link) => link,
+            Err(_) => return untold(Outcome::Unknown),
+        }
+    };
+    let link = match link {
         Ok(link) => link,
         Err(text) => return untold(Outcome::Refused(text)),
     };

@@ -346,6 +346,40 @@ fn a_release_that_was_given_up_on_is_sent_again() {
     assert!(took < AT_ONCE, "{took:?}");
 }
 
+/// Who hears that it is not known whether its lock was released may take it again, with the same token, where
+/// it can: that grant is not the one that was to be released.
+#[test]
+fn an_unlock_that_was_given_up_on_takes_the_lock_from_nobody() {
+    let line = Line::new();
+    let (mut owner, mut next) = (line.gate.client(), line.gate.client());
+    let other = gate_before(&line.redis.url(), &[]);
+    for token in ["t", "handed"] {
+        let key = format!("k:{token}");
+        assert_eq!(owner.call(&["LOCK", &key, "TOKEN", token]), token);
+    }
+    next.send(&["LOCK", "k:handed", "TOKEN", "next"]);
+    line.gate.awaits_waiters("k:handed", 1);
+    line.proxy.refuse(true);
+    line.proxy.cut();
+    for token in ["t", "handed"] {
+        let key = format!("k:{token}");
+        is_error(&owner.call(&["UNLOCK", &key, token]), "UPSTREAM");
+        let again = ["LOCK", &key, "TOKEN", token, "PX", "60000"];
+        assert_eq!(other.client().call(&again), token);
+    }
+    let mut monitor = Monitor::start(&line.redis);
+    line.proxy.refuse(false);
+    eventually("what was given up on is asked", || {
+        ["k:t", "k:handed"]
+            .iter()
+            .all(|key| !monitor.commands_on(key).is_empty())
+    });
+    is_served(&line.gate);
+    assert_eq!(holder(&line.redis, "k:t"), "t");
+    assert_eq!(holder(&line.redis, "k:handed"), "handed");
+    next.hears_nothing_for(Duration::from_millis(100));
+}
+
 #[test]
 fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
     let _machine = Machine::shared();
