@@ -253,7 +253,7 @@ impl Places {
             self.due.remove(&(until, before, None));
             self.disown(before, &other);
         }
-        self.own((place.token.clone(), place.user), no);
+        self.own(owner, no);
         self.due.insert((until, no, None));
         if planted(Fault::KeptPlaceNotPassed) {
             self.taken.insert(no, place);

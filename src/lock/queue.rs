@@ -33,12 +33,13 @@ use super::{
     pace::Pace,
     places::{Due, Place, Places},
     vocabulary::{
-        Action, Deadline, Event, LinkId, LockRequest, Question, QuestionId, Refusal, Reply,
-        RequestId, Settings, Time, Token, UserId, Wait,
+        Action, Deadline, Event, LinkId, Question, QuestionId, Refusal, Reply, RequestId, Settings,
+        Time, Token, UserId,
     },
 };
 
 mod answers;
+mod clients;
 mod looks;
 mod questions;
 mod rights;
@@ -74,6 +75,9 @@ pub struct Queue {
     /// Tokens that may come to hold the lock late, by a question that was given up on, and when to
     /// release them once more.
     late: VecDeque<(Time, UserId, Token)>,
+    /// Tokens that may hold the lock by a question that is asked no more. Where somebody is there for one, the
+    /// next question for it will tell; where nobody is, it is taken back.
+    unsure: BTreeSet<(UserId, Token)>,
     questions: u64,
     /// When somebody was known to hold the lock last.
     held_at: Time,
@@ -184,6 +188,7 @@ impl Queue {
             restore: None,
             restores_refused: 0,
             late: VecDeque::new(),
+            unsure: BTreeSet::new(),
             questions: 0,
             held_at: Time::default(),
         }
@@ -230,10 +235,7 @@ impl Queue {
                 request,
                 user,
                 token,
-            } => {
-                let keep_until = self.keep_until(&turn);
-                self.places.leave(user, &token, request, keep_until);
-            }
+            } => self.gone(request, user, &token, &turn),
             Event::StopWaiting {
                 request,
                 user,
@@ -348,120 +350,6 @@ impl Queue {
         }
     }
 
-    // ── what clients do ──────────────────────────────────────────────────────────────────────
-
-    fn lock(&mut self, ask: &LockRequest, turn: &mut Turn<'_>) {
-        // Whoever asks with this token is there for it again.
-        self.errands
-            .retain(|errand| !errand.gives_away(ask.user, &ask.token));
-        self.late
-            .retain(|(_, user, token)| *user != ask.user || *token != ask.token);
-        let knows = self.knows(ask.user, ask.wait, turn.now);
-        if knows && self.places.requests() >= turn.settings.max_waiters {
-            if ask.wait == Wait::No && self.belief.is_some() {
-                return turn.reply(ask.request, Reply::Nil);
-            }
-            return turn.reply(ask.request, Reply::Refused(Refusal::TooManyWaiters));
-        }
-        if !knows {
-            self.comes_as_a_stranger(ask.user, turn.now);
-        }
-        self.places.join(turn.now, ask, turn.settings);
-        if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
-            // From now on somebody waits to be told.
-            lease.bare = false;
-            self.belief = None;
-        }
-    }
-
-    fn stop_waiting(
-        &mut self,
-        request: RequestId,
-        user: UserId,
-        token: &Token,
-        turn: &mut Turn<'_>,
-    ) {
-        if self
-            .asked
-            .as_ref()
-            .is_some_and(|asked| asked.is_for(user, token))
-        {
-            self.places.try_only(user, token, request);
-        } else if self
-            .places
-            .leave(user, token, request, self.keep_until(turn))
-        {
-            turn.reply(request, Reply::Nil);
-        }
-    }
-
-    fn undelivered(
-        &mut self,
-        request: RequestId,
-        user: UserId,
-        token: &Token,
-        turn: &mut Turn<'_>,
-    ) {
-        // Others may have been told of the same grant; theirs is no session then.
-        self.session_closed(request, user, token, false, turn);
-        let Some(lease) = self.lease.as_mut().filter(|lease| lease.is_of(user, token)) else {
-            return;
-        };
-        lease.receivers = lease.receivers.saturating_sub(1);
-        if lease.receivers > 0 {
-            return;
-        }
-        let lease = lease.clone();
-        if let (true, Some(no)) = (lease.explicit, lease.place)
-            && self.places.of_owner(user, token).is_none()
-            && let Some(keep_until) = self.keep_until(turn)
-        {
-            // Its connection closed in the very moment of the grant: as if it closed before.
-            let (token, lease_ms) = (token.clone(), lease.lease_ms);
-            let place = Place {
-                user,
-                token,
-                explicit: true,
-                lease_ms,
-                requests: Vec::new(),
-            };
-            self.places.keep(no, place, keep_until);
-        }
-        if !planted(Fault::UndeliveredKept) {
-            self.give_away(&lease);
-        }
-    }
-
-    /// Nobody is there for a lease: the next one gets it, or it is taken back. A token that a client
-    /// named may be in use at another gate, which then moved the deadline; one that lockgate made
-    /// cannot be.
-    pub(super) fn give_away(&mut self, lease: &Lease) {
-        // Where the deadline may be another gate's and so may the client, the lease runs out.
-        if lease.deadline.is_some() || !lease.explicit {
-            self.errands.push_back(Errand::GiveAway {
-                user: lease.user,
-                token: lease.token.clone(),
-                only_if: (lease.deadline)
-                    .filter(|_| lease.explicit && !planted(Fault::DeadlineNotInsisted)),
-            });
-        }
-    }
-
-    fn refuse_deadlocked(&mut self, turn: &mut Turn<'_>) {
-        let lease = self.lease.as_ref().map(|lease| &lease.token);
-        let Some(holder) = self.belief.as_ref().map(|belief| &belief.holder).or(lease) else {
-            return;
-        };
-        let owner = self.lease.as_ref().filter(|lease| lease.token == *holder);
-        let owner = owner.map(|lease| lease.user);
-        // Who gives back another user's token gives nothing back.
-        let rights = &self.rights;
-        let concerns = |user| !rights.is_stranger(user) && owner.is_none_or(|it| it == user);
-        for request in self.places.take_deadlocked(holder, concerns) {
-            turn.reply(request, Reply::Refused(Refusal::Deadlock));
-        }
-    }
-
     // ── what the store and the clock say ─────────────────────────────────────────────────────
 
     /// The lock changed, or (where `ask_at` is given) may have: what was told of it is lost.
@@ -535,7 +423,11 @@ impl Queue {
     /// Asks again what was not done for certain, if there is still reason to.
     fn ask_again_unless_gone(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         match &mut asked.question {
-            Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {}
+            Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
+                let (user, token) = (*user, token.clone());
+                self.doubt(&asked);
+                self.left(user, &token);
+            }
             // Answered already: from here on it is on the gate's own account, and for that grant only, since
             // the token may be granted again elsewhere.
             Question::Release {
@@ -555,8 +447,10 @@ impl Queue {
                 let lease = self.lease.as_ref().filter(|l| l.is_of(*user, holder));
                 *only_if = lease.and_then(|lease| lease.deadline);
                 if only_if.is_some() {
-                    self.send(asked, turn);
-                } else if let Some((request, _)) = asked.teller {
+                    return self.send(asked, turn);
+                }
+                self.doubt(&asked);
+                if let Some((request, _)) = asked.teller {
                     turn.reply(request, self.unanswered());
                 }
             }

@@ -508,10 +508,11 @@ pub enum Outcome {
     /// Not done, and asking again later may help (the store is loading, is a replica, …): the
     /// store's own error, without the leading `-`.
     NotNow(Bytes),
-    /// `Ask`: not sent. The store lost data, and other gates may yet write back what they granted:
-    /// for so many milliseconds no lock that is found free may be taken.
+    /// `Ask`: not sent, and to be asked anew. The store lost data, and other gates may yet write back what they
+    /// granted: for so many milliseconds no lock that is found free may be taken. Or it could not be reached for
+    /// long.
     NotYet {
-        /// Milliseconds from now.
+        /// Milliseconds from now; 0 is at once.
         ms: u64,
     },
     /// The connection broke: it may have been done or not, or may not have been sent.

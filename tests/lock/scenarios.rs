@@ -562,6 +562,121 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
     ]);
 }
 
+/// Its token is known to nobody else: whatever becomes of the question later, what its first sending may have
+/// acquired is released when nobody is there for it.
+#[test]
+fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("unknown", "ask a"),
+        ("not yet 500", ""),
+        ("1 gone a", "release a"),
+        ("free", ""),
+        ("after 2000", "release a"),
+        ("not held", ""),
+        ("idle", "true"),
+    ]);
+    // Or when its time to wait is over.
+    scenario(&[
+        ("1 lock a wait 200", "ask a"),
+        ("unknown", "ask a"),
+        ("not yet 500", ""),
+        ("after 200", "1 Nil; release a"),
+    ]);
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("unknown", "ask a"),
+        ("not yet 500", ""),
+        ("after 500", "ask a"),
+        ("not now BUSY", ""),
+        ("1 gone a", ""),
+        ("after 100", "release a"),
+    ]);
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("unknown", "ask a"),
+        ("not now BUSY", ""),
+        ("1 gone a", ""),
+        ("after 100", "release a"),
+        ("free", ""),
+        ("after 2000", "release a"),
+        ("not held", ""),
+        ("idle", "true"),
+    ]);
+    // Of a handover, too, to which nobody can say any more by which grant its lock was held.
+    scenario(&[
+        ("1 lock a px 1500", "ask a px 1500"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b", ""),
+        ("2 unlock a", "hand a to b"),
+        ("2 gone b", ""),
+        ("after 2000", "2 Upstream"),
+        ("unknown", "release b"),
+    ]);
+    // Who named its token may use it at another gate.
+    scenario(&[
+        ("1 lock a named", "ask a"),
+        ("unknown", "ask a"),
+        ("not yet 500", ""),
+        ("1 gone a", ""),
+        ("after 3000", ""),
+    ]);
+    // Who is there for it still gets it.
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("unknown", "ask a"),
+        ("not yet 500", ""),
+        ("after 501", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock a named", "ask a if 7"),
+        ("not yet 500", ""),
+        ("2 gone a", ""),
+    ]);
+}
+
+/// Granted while a second one with the same token came, it is asked for once more; who of them nobody is there
+/// for then has to be given back, whatever was asked in between.
+#[test]
+fn a_lease_that_was_told_nobody_is_given_back() {
+    scenario(&[
+        ("1 lock a named", "ask a"),
+        ("2 lock a named px 50", ""),
+        ("granted 7", "ask a px 50 if 7"),
+        (
+            "refused OOM",
+            "1 Store(b\"OOM\"); 2 Store(b\"OOM\"); release a if 7",
+        ),
+        ("free", ""),
+        ("idle", "true"),
+    ]);
+    scenario(&[
+        ("1 lock a named", "ask a"),
+        ("2 lock a named px 50", ""),
+        ("granted 7", "ask a px 50 if 7"),
+        ("not yet 50", ""),
+        ("1 gone a", ""),
+        ("2 gone a", "release a if 7"),
+    ]);
+    scenario(&[
+        ("1 lock a named", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("2 relock a 50", "extend a 50"),
+        ("1 undelivered a", ""),
+        ("3 lock a named", ""),
+        ("3 gone a", ""),
+        ("refused OOM", "2 Store(b\"OOM\"); release a if 7"),
+    ]);
+    scenario(&[
+        ("1 lock a named", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("2 relock a 50", "extend a 50"),
+        ("1 undelivered a", ""),
+        ("3 lock a named", ""),
+        ("3 stop a", "3 Nil"),
+        ("refused OOM", "2 Store(b\"OOM\"); release a if 7"),
+    ]);
+}
+
 /// Its first connection was granted the lock and is not told yet, the second one waited and is gone: there is
 /// one place to come back to, and not two of which one forgets the other.
 #[test]

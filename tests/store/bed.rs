@@ -157,6 +157,23 @@ impl Bed {
         granted(&self.ask(name, token, LONG).await)
     }
 
+    /// The grant that is the answer; or, where the question has waited long for a connection and is to be
+    /// asked anew, the one that follows.
+    pub(crate) async fn granted_or_anew(
+        &self,
+        answer: Answer,
+        name: &LockName,
+        token: &str,
+    ) -> Answer {
+        let anew = matches!(answer.outcome, Outcome::NotYet { ms: 0 });
+        let answer = match anew {
+            true => self.ask(name, token, LONG).await,
+            false => answer,
+        };
+        granted(&answer);
+        answer
+    }
+
     pub(crate) async fn hand_over(&self, name: &LockName, from: &str, to: &str) -> Answer {
         self.hand_over_if(name, from, None, to).await
     }

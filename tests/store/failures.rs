@@ -136,7 +136,8 @@ async fn a_server_that_hangs_makes_the_question_unknown_and_the_link_deaf() {
             .starts_with(b"UPSTREAM ")
     );
     server.thaw();
-    let after = armed(&waiting.await.unwrap());
+    let answer = waiting.await.unwrap();
+    let after = armed(&bed.granted_or_anew(answer, &lock("c"), "me").await);
     assert_ne!(before, after);
 }
 
@@ -210,11 +211,12 @@ async fn a_question_waits_for_a_server_that_comes_later() {
     // One attempt is in vain for certain.
     drop(nobody.accept().await.unwrap());
     drop(nobody);
-    let _server = tokio::task::spawn_blocking(move || Server::start_on(port))
+    let _server = tokio::task::spawn_blocking(move || Server::start_on(port, &[]))
         .await
         .unwrap();
-    for asked in asked {
-        granted(&asked.await.unwrap());
+    for (n, asked) in asked.into_iter().enumerate() {
+        let name = lock(format!("{n}"));
+        bed.granted_or_anew(asked.await.unwrap(), &name, "me").await;
     }
 }
 
@@ -227,10 +229,11 @@ async fn a_server_that_restarts_is_found_again() {
     drop(server);
     assert_eq!(bed.told().await, Told::Deaf(before));
     let asked = bed.start(&lock("a"), ask("you", LONG));
-    let _server = tokio::task::spawn_blocking(move || Server::start_on(port))
+    let _server = tokio::task::spawn_blocking(move || Server::start_on(port, &[]))
         .await
         .unwrap();
-    granted(&asked.await.unwrap());
+    bed.granted_or_anew(asked.await.unwrap(), &lock("a"), "you")
+        .await;
 }
 
 /// What was not sent when the store gave up must never arrive: closing throws it away. (What

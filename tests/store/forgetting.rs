@@ -201,7 +201,7 @@ async fn a_restart_is_told_before_anything_is_answered_and_no_free_lock_is_taken
     let port = server.port();
     bed.told_already();
     drop(server);
-    let _server = Server::start_on(port);
+    let _server = Server::start_on(port, &[]);
     let waited = wait_for_grant(&bed, "b").await;
     assert!(waited >= GRACE / 2, "{waited:?}");
     let told = bed.told_already();
@@ -265,4 +265,27 @@ async fn without_info_there_is_no_grace() {
     let server = Server::start_with(&["--rename-command", "INFO", ""]);
     let bed = Bed::at(settings(server.port()));
     assert!(wait_for_grant(&bed, "a").await < GRACE / 2);
+}
+
+/// Where others here can see that Redis lost data, who cannot leaves them the time to write back.
+#[tokio::test]
+async fn who_may_not_see_a_loss_takes_nothing_until_others_had_time_to() {
+    let plain = "--user plain on >secret ~* &* +@all -info";
+    let plain: Vec<&str> = plain.split(' ').collect();
+    let server = Server::start_with(&plain);
+    let mut bed = Bed::at(settings(server.port()));
+    wait_for_grant(&bed, "a").await;
+    let port = server.port();
+    bed.becomes("plain", "secret");
+    assert!(wait_for_grant(&bed, "p").await < GRACE / 2, "no loss yet");
+    drop(server);
+    // Nobody who can see it comes back, so nobody else begins the grace time.
+    let closed = [&plain[..], &["--requirepass", "another"]].concat();
+    let _server = Server::start_on(port, &closed);
+    let waited = wait_for_grant(&bed, "a").await;
+    assert!(waited >= GRACE / 2, "{waited:?}");
+    assert!(
+        wait_for_grant(&bed, "b").await < GRACE / 2,
+        "once is enough"
+    );
 }

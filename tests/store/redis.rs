@@ -33,8 +33,8 @@ impl Server {
             .expect("redis-server starts")
     }
 
-    pub(crate) fn start_on(port: u16) -> Self {
-        Self::try_start(port, &[]).expect("redis-server starts on that port")
+    pub(crate) fn start_on(port: u16, arguments: &[&str]) -> Self {
+        Self::try_start(port, arguments).expect("redis-server starts on that port")
     }
 
     fn try_start(port: u16, arguments: &[&str]) -> Option<Self> {

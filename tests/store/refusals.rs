@@ -360,7 +360,8 @@ async fn while_redis_takes_no_more_clients_the_question_waits() {
             .starts_with(b"UPSTREAM ")
     );
     let () = other.say("CONFIG SET maxclients 100").await;
-    granted(&asked.await.unwrap());
+    bed.granted_or_anew(asked.await.unwrap(), &lock("a"), "me")
+        .await;
 }
 
 /// Everything works, but nothing is told.

@@ -1,6 +1,8 @@
 //! What the answers of the store mean, and what follows from them for the books: who holds the lock
 //! now, under which lease of ours, until when that is believed, and who is told.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::{Asked, Belief, Dirty, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
@@ -104,43 +106,55 @@ impl Queue {
     /// be asked twice, as long as the one it is for is still there.
     fn ask_again(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         asked.again = true;
-        match &mut asked.question {
-            Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
-                // Perhaps the lock is held for nobody now. A token that lockgate made is known to
-                // nobody else and can be released; one that a client named may be in use at
-                // another gate by now, and is left to its lease.
-                if !asked.explicit && !planted(Fault::UnknownIsNotDone) {
-                    let (user, token) = (*user, token.clone());
-                    self.errands.push_back(Errand::GiveAway {
-                        user,
-                        token,
-                        only_if: None,
-                    });
-                    self.release_once_more(&asked.question, turn);
-                }
-                return;
-            }
-            _ => {}
-        }
         if asked.teller.is_none() || !planted(Fault::UnlockNotAskedAgain) {
             self.ask_again_unless_gone(asked, turn);
         }
     }
 
-    /// The question was given up on, but may yet be executed: by then it is to be undone once more.
-    fn release_once_more(&mut self, question: &Question, turn: &Turn<'_>) {
-        if let Question::Ask { user, token, .. } = question {
-            let again_at = turn.now.plus_millis(turn.settings.answer_within_ms);
-            self.late.push_back((again_at, *user, token.clone()));
+    /// The question is asked no more, though a sending of it may have been done. So its token may hold the lock;
+    /// but one that a client named may be in use at another gate by now, and is left to its lease.
+    pub(super) fn doubt(&mut self, asked: &Asked) {
+        if let Question::Ask { user, token, .. }
+        | Question::HandOver {
+            user, to: token, ..
+        } = &asked.question
+            && asked.again
+            && !asked.explicit
+        {
+            self.unsure.insert((*user, token.clone()));
         }
     }
 
-    /// The store lost data: who waits asks when other gates have written back what they granted.
+    /// Takes back what may be held for nobody now.
+    pub(super) fn take_back_unsure(&mut self, turn: &Turn<'_>) {
+        let is_there =
+            |(user, token): &(UserId, Token)| self.places.of_owner(*user, token).is_some();
+        let unsure = std::mem::take(&mut self.unsure);
+        let (there, gone): (BTreeSet<_>, BTreeSet<_>) = unsure.into_iter().partition(is_there);
+        self.unsure = there;
+        for (user, token) in gone {
+            if planted(Fault::UnknownIsNotDone) {
+                continue;
+            }
+            // A question that was given up on may be done yet: by then it is to be undone once more.
+            let again_at = turn.now.plus_millis(turn.settings.answer_within_ms);
+            self.late.push_back((again_at, user, token.clone()));
+            self.errands.push_back(Errand::GiveAway {
+                user,
+                token,
+                only_if: None,
+            });
+        }
+    }
+
+    /// The store lost data, and who waits asks when other gates have written back what they granted; or the
+    /// question has waited for a connection.
     fn ask_after_grace(&mut self, asked: Asked, ms: u64, turn: &Turn<'_>) {
-        let ask_at = turn.now.plus_millis(ms.max(1));
+        let ask_at = turn.now.plus_millis(ms);
         if matches!(asked.question, Question::Ask { .. }) {
             self.belief = None;
             self.pace.at(ask_at);
+            self.doubt(&asked);
         } else {
             // Only asks take a free lock; a store that is more careful gets its way.
             self.asked = Some(Asked {
@@ -203,6 +217,7 @@ impl Queue {
                         Reply::Refused(Refusal::Store(error.clone())),
                     );
                 }
+                self.left(*user, token);
             }
             _ => debug_assert!(false, "no answer to this question"),
         }
@@ -253,6 +268,7 @@ impl Queue {
                     token: from.clone(),
                     only_if: *only_if,
                 };
+                self.doubt(&asked);
                 self.send(Asked { question, ..asked }, turn);
             }
             _ => debug_assert!(false, "asked again"),
@@ -383,6 +399,7 @@ impl Queue {
     /// The token holds the lock: answers everybody at its place.
     fn granted(&mut self, asked: &Asked, mut lease: Lease, turn: &mut Turn<'_>) {
         let (user, token) = (lease.user, lease.token.clone());
+        self.unsure.remove(&(user, token.clone()));
         lease.explicit = asked.explicit;
         let over = turn.now >= lease.until && !planted(Fault::ExpiredDelivered);
         let place = self.places.of_owner(user, &token);

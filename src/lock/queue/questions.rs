@@ -12,6 +12,9 @@ use crate::lock::{
 
 impl Queue {
     pub(super) fn go_on(&mut self, turn: &mut Turn<'_>) {
+        if !self.unsure.is_empty() {
+            self.take_back_unsure(turn);
+        }
         if self.asked.is_some() || self.keep_up(turn) {
             return;
         }
@@ -178,13 +181,17 @@ impl Queue {
                 .is_some_and(|place| place.explicit),
             _ => false,
         };
+        let again = match &question {
+            Question::Ask { user, token, .. } => self.unsure.remove(&(*user, token.clone())),
+            _ => false,
+        };
         let asked = Asked {
             id: QuestionId(0),
             question,
             own: teller.is_none(),
             teller,
             sent_at: turn.now,
-            again: false,
+            again,
             on_push: self.pace.pushed(),
             dirty: Vec::new(),
             retry_at: None,

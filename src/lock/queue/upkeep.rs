@@ -359,7 +359,7 @@ impl Errand {
 
 impl Asked {
     /// It ends the lease of this owner.
-    fn releases(&self, whose: UserId, what: &Token) -> bool {
+    pub(super) fn releases(&self, whose: UserId, what: &Token) -> bool {
         match &self.question {
             Question::Release { user, token, .. } => *user == whose && token == what,
             Question::HandOver { user, from, .. } => *user == whose && from == what,

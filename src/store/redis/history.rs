@@ -15,12 +15,15 @@
 //!
 //! A Redis that started within the grace time before our first look at it may have forgotten as well:
 //! other gates may have leases to write back.
+//!
+//! A user who may not ask who Redis is cannot see that it forgot. Where others here can, such a user takes no
+//! free lock for the grace time after its connection was interrupted: by then they have seen it.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{Mutex, watch};
 
-use super::greeting::NoLink;
+use super::{greeting::NoLink, link::Link};
 use crate::{clock, lock::Time, metrics::upstream::UpstreamMetrics, store::Listener};
 
 /// Who it is that a connection leads to.
@@ -97,9 +100,10 @@ impl History {
         self.losses.subscribe()
     }
 
-    /// Milliseconds for which no lock that is found free may be taken.
-    pub(super) fn grace_left_ms(&self) -> Option<u64> {
-        let left = self.grace_until.borrow().micros_since(clock::now());
+    /// Milliseconds for which no lock that is found free may be taken on this connection.
+    pub(super) fn grace_left_ms(&self, link: &Link) -> Option<u64> {
+        let until = link.grace_until.max(*self.grace_until.borrow());
+        let left = until.micros_since(clock::now());
         (left > 0).then(|| left.div_ceil(1_000))
     }
 
@@ -110,12 +114,19 @@ impl History {
         }
     }
 
-    fn begin_grace(&self, grace: Duration) -> u64 {
-        let ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        let until = clock::now().plus_millis(ms);
+    /// Until when no lock that is found free may be taken on a connection that takes the place of another,
+    /// and of which Redis does not say who it leads to.
+    pub(super) async fn unseen_grace_until(&self) -> Time {
+        match self.grace {
+            Some(grace) if self.seen.lock().await.is_some() => after(grace),
+            _ => Time::default(),
+        }
+    }
+
+    fn begin_grace(&self, grace: Duration) {
+        let until = after(grace);
         self.grace_until
             .send_modify(|before| *before = until.max(*before));
-        ms
     }
 
     /// A connection was opened and leads to this Redis; nothing was asked on it yet. Returns when
@@ -150,10 +161,10 @@ impl History {
             None => (false, grace.saturating_sub(at_least)),
         };
         *seen = Some(identity.clone());
-        let wait_ms = self.begin_grace(wait);
+        self.begin_grace(wait);
         if forgot {
             tracing::warn!(
-                grace_ms = wait_ms,
+                grace_ms = grace.as_millis(),
                 "Redis restarted, or a replica took over: writing back the leases granted here"
             );
             self.metrics.lost_data();
@@ -163,6 +174,11 @@ impl History {
         }
         Ok(())
     }
+}
+
+fn after(grace: Duration) -> Time {
+    let ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+    clock::now().plus_millis(ms)
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ async fn keep(shared: Arc<Shared>) {
     let subject = &shared.subject;
     let mut health = Health::new(&subject.user, subject.database, subject.history.matters());
     // What Redis may still have of the last link is ended by the next.
-    let (mut previous, mut broke) = (None, false);
+    let (mut previous, mut broke, mut interrupted) = (None, false, false);
     loop {
         let attempt = shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
         let id = LinkId(shared.next_id.fetch_add(1, Ordering::Relaxed));
@@ -170,21 +170,22 @@ async fn keep(shared: Arc<Shared>) {
         let opened = match greeting::open(subject, id, previous.as_ref()).await {
             Ok(opened) => {
                 health.opened(&opened);
-                let met = meet(subject, &opened, &mut losses).await;
-                met.map(|()| opened)
+                let met = meet(subject, &opened, &mut losses, interrupted).await;
+                met.map(|grace_until| (opened, grace_until))
             }
             Err(no_link) => Err(no_link),
         };
         match opened {
-            Ok(opened) if !shared.asked.load(Ordering::Acquire) => {
+            Ok((opened, _)) if !shared.asked.load(Ordering::Acquire) => {
                 health.well();
                 opened.driver.end().await;
                 shared.state.send_replace(State::Down(None));
                 shared.wanted.notified().await;
                 continue;
             }
-            Ok(opened) => {
-                let (link, mut driver) = Link::new(id, opened, Arc::clone(&subject.metrics));
+            Ok((opened, grace_until)) => {
+                let metrics = Arc::clone(&subject.metrics);
+                let (link, mut driver) = Link::new(id, opened, grace_until, metrics);
                 let link = Arc::new(link);
                 previous.clone_from(&link.peer);
                 shared.state.send_replace(State::Up(Arc::clone(&link)));
@@ -218,23 +219,28 @@ async fn keep(shared: Arc<Shared>) {
                 continue;
             }
         }
+        interrupted = true;
         tokio::time::sleep(health.pause()).await;
     }
 }
 
-/// Sees whether Redis still has the data that it had, before anything is asked.
+/// Sees whether Redis still has the data that it had, before anything is asked. Returns until when no free
+/// lock may be taken on this connection, where that cannot be seen.
 async fn meet(
     subject: &Subject,
     opened: &greeting::Opened,
     losses: &mut watch::Receiver<u64>,
-) -> Result<(), NoLink> {
+    interrupted: bool,
+) -> Result<Time, NoLink> {
+    let (history, listener) = (&subject.history, &subject.listener);
     match &opened.identity {
         Ok(identity) => {
-            let (history, listener) = (&subject.history, &subject.listener);
-            history.met(identity, losses, listener).await
+            let met = history.met(identity, losses, listener).await;
+            met.map(|()| Time::default())
         }
+        Err(_) if interrupted => Ok(history.unseen_grace_until().await),
         // Said in the log: nothing is written back.
-        Err(_) => Ok(()),
+        Err(_) => Ok(Time::default()),
     }
 }
 

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     clock,
-    lock::LinkId,
+    lock::{LinkId, Time},
     metrics::upstream::{Purpose, UpstreamMetrics},
     store::task::Task,
 };
@@ -45,6 +45,8 @@ pub(super) struct Link {
     pub(super) mute: Option<String>,
     /// What Redis knows it as; none where Redis does not say.
     pub(super) peer: Option<Peer>,
+    /// Until when no lock that is found free may be taken on it, whatever others know of Redis.
+    pub(super) grace_until: Time,
     connection: MultiplexedConnection,
     /// Requests sent, and requests nobody waits for any more (answered or dropped).
     asked: AtomicU64,
@@ -61,11 +63,17 @@ pub(super) struct Link {
 
 impl Link {
     /// The link on a connection that was just opened, and the task that reads and writes it.
-    pub(super) fn new(id: LinkId, opened: Opened, metrics: Arc<UpstreamMetrics>) -> (Self, Task) {
+    pub(super) fn new(
+        id: LinkId,
+        opened: Opened,
+        grace_until: Time,
+        metrics: Arc<UpstreamMetrics>,
+    ) -> (Self, Task) {
         let link = Self {
             id,
             mute: opened.mute,
             peer: opened.peer,
+            grace_until,
             connection: opened.connection,
             asked: AtomicU64::new(0),
             settled: AtomicU64::new(0),

@@ -27,13 +27,14 @@ use self::{
     greeting::Subject,
     history::History,
     keeper::Keeper,
+    link::Link,
     scripts::{FENCE_KEY, Reading, Request, error_text},
 };
 use super::{Admission, Later, Listener, LockName, Look, Needed, Store};
 use crate::{
     clock,
     identity::Users,
-    lock::{Answer, Deadline, Outcome, Question, UserId},
+    lock::{Answer, Deadline, Outcome, Question, Time, UserId},
     metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
@@ -53,6 +54,10 @@ pub use settings::RedisSettings;
 /// How often to look for connections that nobody uses.
 const SHORTEST_SWEEP: Duration = Duration::from_millis(25);
 const LONGEST_SWEEP: Duration = Duration::from_secs(15);
+
+/// A question for a lock that has waited so long for a connection, in milliseconds, is asked anew: its lease
+/// is counted from when it was asked, and whom it is for may be gone.
+const ANEW_AFTER_MS: u64 = 100;
 
 /// Locks in a Redis node.
 pub struct RedisStore {
@@ -292,7 +297,7 @@ fn wants_fence(question: &Question) -> bool {
     )
 }
 
-/// What `waits` is not asked within the grace time; all else is given up where there is no connection within
+/// What `waits` is put off where it has to be; all else is given up where there is no connection within
 /// `limit`.
 async fn ask(
     keeper: &Keeper,
@@ -301,6 +306,7 @@ async fn ask(
     waits: bool,
     limit: Duration,
 ) -> Answer {
+    let asked_at = clock::now();
     let link = if waits {
         keeper.link().await
     } else {
@@ -314,7 +320,7 @@ async fn ask(
         Ok(link) => link,
         Err(text) => return untold(Outcome::Refused(text)),
     };
-    if let Some(ms) = history.grace_left_ms().filter(|_| waits) {
+    if waits && let Some(ms) = puts_off(history, &link, asked_at) {
         return untold(Outcome::NotYet { ms });
     }
     let Some(Reading::Done { mut outcome, read }) = link.ask(request).await else {
@@ -341,11 +347,18 @@ async fn ask(
     }
 }
 
+/// In how many milliseconds a question for a lock, asked then, is to be asked anew.
+fn puts_off(history: &History, link: &Link, asked_at: Time) -> Option<u64> {
+    let is_old = clock::now().millis_since(asked_at) >= ANEW_AFTER_MS;
+    history.grace_left_ms(link).or(is_old.then_some(0))
+}
+
 /// Takes the lock in the cheapest way; none where that did not help, and the question is to be asked.
 async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Answer> {
+    let asked_at = clock::now();
     let link = keeper.link().await.ok()?;
-    if history.grace_left_ms().is_some() {
-        return None;
+    if let Some(ms) = puts_off(history, &link, asked_at) {
+        return Some(untold(Outcome::NotYet { ms }));
     }
     match link.question(Purpose::Acquire, first).await {
         Some(Value::Okay) => Some(untold(Outcome::Granted {

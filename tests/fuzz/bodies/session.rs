@@ -23,8 +23,10 @@ use tokio::{
 
 use super::reference::{self, Ending};
 
-/// Longest that anything which must happen may take; only a finding takes it all.
-const SOON: Duration = Duration::from_secs(20);
+/// Longest that anything which must happen may take; only a finding takes it all. It is shorter than a session
+/// lingers for a client that closed, and than the gate waits for its sessions at the end: one that is saved by
+/// either was not woken, and that is a finding.
+const SOON: Duration = Duration::from_secs(8);
 
 /// Lets the gate work without waiting for anything certain.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -96,7 +98,7 @@ async fn converse(data: &[u8]) {
 
 fn config() -> Config {
     let mut config = Config::default();
-    config.drain = SOON / 2;
+    config.drain = 2 * SOON;
     config.limits.locks = 8;
     config.limits.waiters = 2;
     config.limits.key_bytes = 64;

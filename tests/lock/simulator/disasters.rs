@@ -406,13 +406,18 @@ impl World {
                 {
                     continue;
                 }
+                // A gate's clock and the store's do not agree to the last of a lease.
+                let tolerance = MILLI + owner.lease / 500;
                 let holder = self.store.holder(self.now);
+                if holder.is_none() && owner.until <= self.now + tolerance {
+                    continue;
+                }
                 let until = holder
                     .filter(|(it, _)| **it == owner.token)
                     .map(|(_, until)| until);
                 assert!(
                     until.is_some_and(|until| {
-                        owner.session || (until + 1) * MILLI + owner.lease / 500 >= owner.until
+                        owner.session || until * MILLI + tolerance >= owner.until
                     }),
                     "{} was not written back until {}: {holder:?}",
                     show(&owner.token),

@@ -118,7 +118,7 @@ fn many_bad_days() {
     assert!(total.sessions > seeds && total.fences > seeds && total.breaks > seeds);
     assert!(total.losses > seeds / 10 && total.deaths > seeds / 30 && total.late > seeds / 100);
     assert!(total.written_back > seeds / 50 && total.told_lost > seeds / 20);
-    assert!(total.outsiders > seeds / 10);
+    assert!(total.outsiders > seeds / 10 && total.anew > seeds / 10);
 }
 
 #[cfg(feature = "planted-faults")]

@@ -19,6 +19,9 @@ use super::{
     world::{Ev, World},
 };
 
+/// A question for the lock that waited so long for a connection is to be asked anew.
+const ANEW_AFTER: u64 = 100 * MILLI;
+
 /// One connection of a gate to the store.
 pub(crate) struct Link {
     pub(crate) gate: usize,
@@ -55,8 +58,8 @@ pub(crate) struct Port {
     pub(crate) link: Option<LinkId>,
     /// The one before, whose pushes are lost.
     before: Option<LinkId>,
-    /// Questions that wait for the next connection.
-    outbox: VecDeque<(QuestionId, Question)>,
+    /// Questions that wait for the next connection, and since when.
+    outbox: VecDeque<(QuestionId, Question, u64)>,
     /// With when it was sent, as a count of events.
     in_flight: Vec<(QuestionId, u64)>,
     /// The attempt to connect that counts.
@@ -133,7 +136,7 @@ impl World {
         let now = self.now;
         let port = &mut self.gates[gate].port;
         let Some(link) = port.link else {
-            port.outbox.push_back((id, question));
+            port.outbox.push_back((id, question, now));
             return None;
         };
         let waits = now < port.grace_until && !planted(Fault::GraceNotKept);
@@ -286,6 +289,8 @@ impl World {
         let it = &mut self.gates[gate];
         let asked = it.port.in_flight.iter().position(|(id, _)| *id == question);
         let sent_at = asked.map_or(0, |at| it.port.in_flight.remove(at).1);
+        // Whoever comes next has to be asked for, too.
+        it.causes += u64::from(matches!(answer.outcome, Outcome::Refused(_)));
         // Not to hold the lock does not tell who does.
         let tells = !matches!(answer.outcome, Outcome::Held { holder: None, .. });
         if answer.armed.is_some() && tells {
@@ -462,8 +467,15 @@ impl World {
         for event in news {
             self.feed(gate, event);
         }
-        for (id, question) in std::mem::take(&mut self.gates[gate].port.outbox) {
-            if let Some(event) = self.send(gate, id, question) {
+        for (id, question, asked_at) in std::mem::take(&mut self.gates[gate].port.outbox) {
+            let is_old = self.now - asked_at >= ANEW_AFTER;
+            let event = if is_old && matches!(question, Question::Ask { .. }) {
+                self.totals.anew += 1;
+                Some(answered(id, Outcome::NotYet { ms: 0 }))
+            } else {
+                self.send(gate, id, question)
+            };
+            if let Some(event) = event {
                 self.feed(gate, event);
             }
         }

@@ -39,6 +39,7 @@ pub(crate) struct Totals {
     pub(crate) losses: u64,
     pub(crate) deaths: u64,
     pub(crate) not_yet: u64,
+    pub(crate) anew: u64,
     pub(crate) written_back: u64,
     pub(crate) told_lost: u64,
     /// Tokens that came back, and that a lease was written back over.
@@ -65,6 +66,7 @@ impl Totals {
         self.losses += day.losses;
         self.deaths += day.deaths;
         self.not_yet += day.not_yet;
+        self.anew += day.anew;
         self.written_back += day.written_back;
         self.told_lost += day.told_lost;
         self.overwritten += day.overwritten;

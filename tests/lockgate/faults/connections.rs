@@ -136,6 +136,61 @@ fn what_changed_while_there_was_no_connection_is_found() {
     }
 }
 
+/// Of many locks that have to be asked about again, none is asked so late that whoever tries to take it is told
+/// that Redis does not answer.
+#[test]
+fn who_tries_is_answered_however_many_locks_have_to_be_asked_about_again() {
+    const LOCKS: usize = 5_000;
+    const TRIES: usize = 100;
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let gate = gate_before(&redis.url(), &[("LOCKGATE_UPSTREAM_TIMEOUT", "500ms")]);
+    let (mut direct, mut owner) = (redis.client(), gate.client());
+    let keys: Vec<String> = (0..LOCKS).map(|n| format!("k:{n}")).collect();
+    for keys in keys.chunks(500) {
+        for key in keys {
+            owner.send(&["LOCK", key, "TOKEN", "t", "PX", "600000"]);
+        }
+        for _ in keys {
+            assert_eq!(owner.read_reply(), "t");
+        }
+    }
+    let mut tries = gate.clients(TRIES);
+    tries.iter_mut().for_each(was_told_nothing);
+    assert!(direct.say("CLIENT KILL TYPE normal").integer() >= 1);
+    for (key, client) in keys.iter().step_by(LOCKS / TRIES).zip(&mut tries) {
+        client.send(&["TRYLOCK", key]);
+    }
+    for client in &mut tries {
+        assert!(client.read_reply().is_nil());
+    }
+}
+
+/// Its lease is counted from when Redis could be asked, not from when it wanted to.
+#[test]
+fn an_outage_longer_than_the_lease_expires_nobody_and_keeps_the_order() {
+    let line = Line::new();
+    let mut direct = line.redis.client();
+    assert_eq!(direct.say("SET k direct PX 60000"), "OK");
+    let mut waiters: Vec<Client> = (1..=3).map(|_| line.gate.client()).collect();
+    for (n, waiter) in waiters.iter_mut().enumerate() {
+        waiter.send(&["LOCK", "k", "TOKEN", &format!("w{n}"), "PX", "500"]);
+        line.gate.awaits_waiters("k", i64::try_from(n).unwrap() + 1);
+    }
+    line.proxy.refuse(true);
+    line.proxy.cut();
+    assert_eq!(direct.say("DEL k"), 1);
+    let mut last = waiters.pop().unwrap();
+    last.hears_nothing_for(Duration::from_millis(1_000));
+    line.proxy.refuse(false);
+    for (n, waiter) in waiters.iter_mut().enumerate() {
+        let token = format!("w{n}");
+        assert_eq!(waiter.read_reply(), token);
+        assert_eq!(waiter.call(&["UNLOCK", "k", &token]), 1);
+    }
+    assert_eq!(last.read_reply(), "w2");
+}
+
 #[test]
 fn an_acquisition_whose_answer_is_lost_is_one_grant() {
     let line = Line::new();
