@@ -434,6 +434,8 @@ fn file(text: &str) -> Result<Option<PathBuf>, String> {
 
 /// As `chmod` takes it.
 fn file_mode(text: &str) -> Result<u32, String> {
+    // Or as TOML writes numbers of that base.
+    let text = text.strip_prefix("0o").unwrap_or(text);
     let digits = text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
     match u32::from_str_radix(text, 8) {
         Ok(mode) if digits && mode <= 0o777 => Ok(mode),

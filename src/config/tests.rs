@@ -325,6 +325,22 @@ fn what_kubernetes_says_of_services_is_ignored() {
     assert_names(&typed.refused(), &["LOCKGATE_LISTEN_PORT", "no such key"]);
 }
 
+/// A number of another base means what it says there, or is refused: never another number.
+#[test]
+fn a_number_in_the_file_keeps_its_base() {
+    let socket = |mode| format!("unixsocket = \"/run/gate.sock\"\nunixsocketperm = {mode}");
+    for mode in ["660", "0o660", "\"660\"", "\"0660\""] {
+        let config = nothing_typed().file(&socket(mode)).starts();
+        assert_eq!(config.unix_socket.unwrap().mode, 0o660, "{mode}");
+    }
+    for mode in ["0x1b0", "0b110110000", "0o1777", "0o"] {
+        nothing_typed().file(&socket(mode)).refused();
+    }
+    nothing_typed().file("limits.clients = 0x10").refused();
+    let config = nothing_typed().file("limits.clients = 1_000").starts();
+    assert_eq!(config.limits.clients, 1_000);
+}
+
 #[test]
 fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
     for (key, value, allowed) in [

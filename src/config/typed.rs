@@ -11,6 +11,7 @@ use std::{
 };
 
 use clap::Args;
+use toml::de::{DeTable, DeValue};
 
 use crate::password::Password;
 
@@ -280,7 +281,8 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, String>, Error> {
         path: path.to_owned(),
         error,
     })?;
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+    // As it is spelled: a number keeps its base.
+    let table = DeTable::parse(&text).map_err(|error| {
         let before = error
             .span()
             .and_then(|span| text.get(..span.start))
@@ -293,23 +295,24 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, String>, Error> {
         }
     })?;
     let mut keys = BTreeMap::new();
-    flatten("", table, path, &mut keys)?;
+    flatten("", table.into_inner(), path, &mut keys)?;
     Ok(keys)
 }
 
 /// `lease` in `[lock]` becomes `lock.lease`. Goes no deeper than the sections do.
 fn flatten(
     section: &str,
-    table: toml::Table,
+    table: DeTable<'_>,
     path: &Path,
     keys: &mut BTreeMap<String, String>,
 ) -> Result<(), Error> {
     for (name, value) in table {
-        let text = match value {
-            toml::Value::String(text) => text,
-            toml::Value::Integer(number) => number.to_string(),
-            toml::Value::Boolean(answer) => answer.to_string(),
-            toml::Value::Table(inner) if section.is_empty() => {
+        let name = name.into_inner();
+        let text = match value.into_inner() {
+            DeValue::String(text) => text.into_owned(),
+            DeValue::Integer(number) => number.to_string(),
+            DeValue::Boolean(answer) => answer.to_string(),
+            DeValue::Table(inner) if section.is_empty() => {
                 flatten(&format!("{name}."), inner, path, keys)?;
                 continue;
             }

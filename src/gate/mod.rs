@@ -673,10 +673,11 @@ impl Delivery {
     fn send(self) -> Option<Event> {
         let (request, user) = (self.request, self.caller.user);
         match self.caller.reply_to.send(self.reply) {
-            Err(Reply::Granted { token, .. }) => Some(Event::Undelivered {
+            Err(Reply::Granted { token, since, .. }) => Some(Event::Undelivered {
                 request,
                 user,
                 token,
+                since,
             }),
             Ok(()) | Err(_) => None,
         }

@@ -51,6 +51,7 @@ pub struct Grant {
     whose: Whose,
     request: RequestId,
     until: Time,
+    since: Time,
     fence: Option<u64>,
     session: bool,
     delivered: bool,
@@ -124,6 +125,7 @@ impl Pending {
         match reply {
             Reply::Granted {
                 until,
+                since,
                 fence,
                 session,
                 ..
@@ -131,6 +133,7 @@ impl Pending {
                 whose: self.whose.clone(),
                 request: self.request,
                 until,
+                since,
                 fence,
                 session,
                 delivered: false,
@@ -260,6 +263,7 @@ impl Drop for Grant {
                 request,
                 user,
                 token,
+                since: self.since,
             });
         }
     }

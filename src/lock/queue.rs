@@ -247,7 +247,8 @@ impl Queue {
                 request,
                 user,
                 token,
-            } => self.undelivered(request, user, &token, &mut turn),
+                since,
+            } => self.undelivered(request, (user, &token), since, &mut turn),
             Event::SessionClosed {
                 request,
                 user,
@@ -391,6 +392,7 @@ impl Queue {
                 }
                 Due::Wait(request) => turn.reply(request, Reply::Nil),
             }
+            self.left();
         }
         if self
             .belief
@@ -424,9 +426,8 @@ impl Queue {
     fn ask_again_unless_gone(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         match &mut asked.question {
             Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
-                let (user, token) = (*user, token.clone());
                 self.doubt(&asked);
-                self.left(user, &token);
+                self.left();
             }
             // Answered already: from here on it is on the gate's own account, and for that grant only, since
             // the token may be granted again elsewhere.
@@ -446,7 +447,9 @@ impl Queue {
             {
                 let lease = self.lease.as_ref().filter(|l| l.is_of(*user, holder));
                 *only_if = lease.and_then(|lease| lease.deadline);
-                if only_if.is_some() {
+                // A token that lockgate made is known to nobody else.
+                asked.own = lease.is_some_and(|lease| !lease.explicit);
+                if only_if.is_some() || asked.own {
                     return self.send(asked, turn);
                 }
                 self.doubt(&asked);

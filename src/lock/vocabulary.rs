@@ -175,6 +175,8 @@ pub enum Event {
         user: UserId,
         /// The token that was granted.
         token: Token,
+        /// Since when that lease was there. Means nothing for a later one.
+        since: Time,
     },
     /// The connection that a lease was bound to (`SESSION`) has ended. Means nothing where the lease
     /// is bound to a later request by now.
@@ -323,6 +325,8 @@ pub enum Reply {
         /// asked. Not to be delivered from then on, but refused as [`Refusal::Expired`] and
         /// given back by [`Event::Undelivered`].
         until: Time,
+        /// Since when the lease is there, by the same record.
+        since: Time,
         /// The fence, where the request asked for one.
         fence: Option<u64>,
         /// The lease is bound to the connection of this request: its end is to be told by

@@ -95,6 +95,7 @@ fn what_happens_to_locks_is_counted_once_and_as_what_it_is() {
     let granted = |how| Reply::Granted {
         token: Token::new("t"),
         until: Time::default(),
+        since: Time::default(),
         fence: None,
         session: false,
         how,
@@ -157,6 +158,7 @@ fn waits_and_holds_are_in_their_histograms() {
     let reply = Reply::Granted {
         token: Token::new("t"),
         until: Time::default(),
+        since: Time::default(),
         fence: None,
         session: false,
         how: How::Waited,

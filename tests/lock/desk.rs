@@ -11,6 +11,8 @@
 //! | `push`, `push 2`, `deaf` | the store's connection 1, or 2, tells of a change, or breaks |
 //! | `after 5` | 5 ms later, with all timers on the way |
 
+use std::collections::HashMap;
+
 use lockgate::lock::{
     Action, Answer, Deadline, Event, Happening, LinkId, LockRequest, Outcome, Question, QuestionId,
     Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait, WriteBack,
@@ -37,6 +39,8 @@ pub(crate) struct Desk {
     now: Time,
     settings: Settings,
     asked: Option<QuestionId>,
+    /// Which request was told of a lease that is there since when.
+    granted: HashMap<u64, Time>,
     /// The connection that the store's answers come on.
     pub(crate) link: u64,
     /// How grants came about, and what shows in no reply.
@@ -63,6 +67,7 @@ impl Desk {
             now: Time::from_millis(1_000_000),
             settings,
             asked: None,
+            granted: HashMap::new(),
             link: 1,
             counted: Vec::new(),
         }
@@ -117,11 +122,15 @@ impl Desk {
                 link: LinkId(1),
                 ask_at: self.now,
             },
-            [number, "undelivered", token] => Event::Undelivered {
-                request: RequestId(number.parse().unwrap()),
-                user,
-                token: token_of(token),
-            },
+            [number, "undelivered", token] => {
+                let request = number.parse().unwrap();
+                Event::Undelivered {
+                    request: RequestId(request),
+                    user,
+                    token: token_of(token),
+                    since: self.granted.get(&request).copied().unwrap_or_default(),
+                }
+            }
             ["forgot", ref released @ ..] => Event::Forgot {
                 released: released.iter().map(|name| token_of(name)).collect(),
             },
@@ -241,7 +250,8 @@ impl Desk {
     fn told(&mut self, action: &Action) -> String {
         match action {
             Action::Reply { request, reply } => {
-                if let Reply::Granted { how, .. } = reply {
+                if let Reply::Granted { how, since, .. } = reply {
+                    self.granted.insert(request.0, *since);
                     self.counted.push(format!("{} {how:?}", request.0));
                 }
                 format!("{} {}", request.0, told_reply(reply))

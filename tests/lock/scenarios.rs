@@ -539,7 +539,18 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
         ("unknown", "hand a to b if 7"),
         ("granted 9", "2 granted b"),
     ]);
-    // Nobody can say which grant that was.
+    // A token that lockgate made is known to nobody else.
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("again 7", "1 granted a"),
+        ("2 unlock a", "release a"),
+        ("after 2000", "2 Upstream"),
+        ("unknown", "release a"),
+        ("unknown", "release a"),
+        ("free", ""),
+        ("idle", "true"),
+    ]);
+    // Of one that a client named nobody can say which grant that was.
     scenario(&[
         ("1 lock a named", "ask a"),
         ("again 7", "1 granted a"),
@@ -674,6 +685,78 @@ fn a_lease_that_was_told_nobody_is_given_back() {
         ("3 lock a named", ""),
         ("3 stop a", "3 Nil"),
         ("refused OOM", "2 Store(b\"OOM\"); release a if 7"),
+    ]);
+}
+
+/// However the last one with its token leaves.
+#[test]
+fn a_lease_that_was_to_be_given_back_is_given_back_when_who_came_for_it_leaves() {
+    let comes_and = |leaves: &[(&str, &str)]| {
+        let before = [
+            ("1 lock a named", "ask a"),
+            ("granted 7", "1 granted a"),
+            ("2 unlock x", "release x"),
+            ("1 undelivered a", ""),
+        ];
+        scenario(&[&before[..], leaves].concat());
+    };
+    comes_and(&[("not held", "2 NotHeld; release a if 7")]);
+    comes_and(&[
+        ("3 lock a named wait 10", ""),
+        ("after 10", "3 Nil"),
+        ("not held", "2 NotHeld; release a if 7"),
+    ]);
+    comes_and(&[
+        ("4 lock b", ""),
+        ("5 lock c", ""),
+        ("6 lock d", ""),
+        ("7 lock e", ""),
+        ("3 lock a named", "3 TooManyWaiters"),
+        ("not held", "2 NotHeld; hand a to b if 7"),
+    ]);
+    comes_and(&[
+        ("4 lock b", ""),
+        ("5 lock c", ""),
+        ("6 lock d", ""),
+        ("7 lock e", ""),
+        ("3 lock a named try", "3 Nil"),
+        ("not held", "2 NotHeld; hand a to b if 7"),
+    ]);
+    comes_and(&[
+        ("3 lock a named", ""),
+        ("not held", "2 NotHeld; ask a if 7"),
+        ("3 gone a", ""),
+        ("not yet 0", "release a if 7"),
+    ]);
+}
+
+/// Its reply waited so long for its client that the lease ended meanwhile, and another client with the same token
+/// has the lock now.
+#[test]
+fn a_grant_that_is_not_delivered_takes_no_later_lease_back() {
+    scenario(&[
+        ("1 lock a named px 50", "ask a px 50"),
+        ("granted 7", "1 granted a"),
+        ("after 100", ""),
+        ("2 lock a named", "ask a"),
+        ("granted 9", "2 granted a"),
+        ("1 undelivered a", ""),
+        ("3 lock b", ""),
+        ("2 undelivered a", "hand a to b if 9"),
+    ]);
+}
+
+/// The store takes no writes when it is asked for the second time.
+#[test]
+fn what_the_first_sending_may_have_done_is_undone_where_the_second_is_refused() {
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("unknown", "ask a"),
+        ("refused NOREPLICAS", "1 Store(b\"NOREPLICAS\"); release a"),
+        ("refused NOREPLICAS", ""),
+        ("after 2000", "release a"),
+        ("free", ""),
+        ("idle", "true"),
     ]);
 }
 

@@ -1,7 +1,7 @@
 //! A gate that has a password of its own: who does not give it gets nothing, who gives it is the gate to
 //! the Redis behind.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use crate::support::{
     Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value, counted, eventually, frame,
@@ -230,6 +230,63 @@ fn what_is_sent_at_once_is_answered_in_its_turn() {
             assert_eq!(client.say("RESET"), "RESET");
         }
     });
+}
+
+/// Where replies are no replies any more, what the client says is not looked at either: it says nothing more.
+#[test]
+fn behind_a_command_that_ends_counting_nobody_becomes_somebody_else() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[
+        "--user", "gate", "on", ">secret", "~lock:*", "&*", "+@all", "--user", "default", "on",
+        "nopass", "~*", "&*", "+@all",
+    ]);
+    let mut direct = redis.client();
+    assert_eq!(direct.say("SET private treasure"), "OK");
+    let url = format!("redis://gate:secret@{}", redis.address());
+    let environment = [&SHORT_GRACE[..], &[PASSWORD]].concat();
+    let gate = Lockgate::start_with(&["--upstream", &url], &environment);
+    assert!(
+        let_in(&gate)
+            .say("GET private")
+            .error()
+            .starts_with("NOPERM")
+    );
+    let long = "x".repeat(64 * 1024);
+    for pipe in [
+        &["REPLCONF", "listening-port", "1"][..],
+        &["REPLCONF", &long],
+        &["MONITOR"],
+    ] {
+        let become_another = [
+            frame(pipe),
+            frame(&["RESET"]),
+            frame(&["AUTH", "default", "any"]),
+            frame(&["COPY", "private", "stolen"]),
+            frame(&["GET", "private"]),
+        ];
+        // At once, and one after the other.
+        for at_once in [true, false] {
+            let mut client = let_in(&gate);
+            if at_once {
+                client.write_raw(&become_another.concat());
+            } else {
+                client.write_raw(&become_another[0]);
+                client.hears_something();
+                // It may be closed before all is said.
+                let _ = client.try_write(&become_another[1..].concat());
+            }
+            let mut heard = Vec::new();
+            let _ = client.writer().read_to_end(&mut heard);
+            let heard = heard.escape_ascii().to_string();
+            assert!(!heard.contains("treasure"), "{pipe:?}: {heard}");
+            assert_eq!(direct.say("EXISTS stolen"), 0, "{pipe:?}");
+        }
+    }
+    // It may be used for what it is for.
+    let mut monitor = let_in(&gate);
+    assert_eq!(monitor.say("MONITOR"), "OK");
+    assert_eq!(direct.say("ECHO heard"), "heard");
+    assert!(monitor.read_reply().text().contains("heard"));
 }
 
 #[test]

@@ -73,6 +73,40 @@ impl Network {
     }
 }
 
+/// A port at which the server is as one before Redis 6 is: there are no users, so `AUTH` takes no name.
+pub(crate) async fn without_users(server: &Server) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, to) = (listener.local_addr().unwrap().port(), server.port());
+    tokio::spawn(async move {
+        loop {
+            let (client, redis) = connect(&listener, to).await;
+            tokio::spawn(knows_no_users(client, redis));
+        }
+    });
+    port
+}
+
+/// Whoever says who it is waits for the answer, so what begins with that is that.
+async fn knows_no_users(mut client: TcpStream, mut redis: TcpStream) -> std::io::Result<()> {
+    let (mut said, mut replied) = ([0; 4096], [0; 4096]);
+    loop {
+        tokio::select! {
+            count = client.read(&mut said) => match &said[..count?] {
+                [] => return Ok(()),
+                said if said.starts_with(b"*3\r\n$4\r\nAUTH\r\n") => {
+                    let error = b"-ERR wrong number of arguments for 'auth' command\r\n";
+                    client.write_all(error).await?;
+                }
+                said => redis.write_all(said).await?,
+            },
+            count = redis.read(&mut replied) => match &replied[..count?] {
+                [] => return Ok(()),
+                replied => client.write_all(replied).await?,
+            },
+        }
+    }
+}
+
 async fn connect(listener: &TcpListener, to: u16) -> (TcpStream, TcpStream) {
     let (client, _) = listener.accept().await.unwrap();
     (client, TcpStream::connect(("127.0.0.1", to)).await.unwrap())

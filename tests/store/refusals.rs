@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use lockgate::{
+    identity::Credentials,
     lock::{Answer, Deadline, Outcome},
     store::redis::RedisSettings,
 };
 
 use crate::{
     bed::{Bed, LONG, Told, ask, granted, held, lock, lock_in, token},
-    redis::Server,
+    network::without_users,
+    redis::{Server, settings},
 };
 
 fn refused(answer: &Answer) -> &str {
@@ -399,6 +401,32 @@ async fn a_server_without_resp3_is_told_the_password_all_the_same() {
     bed.hold(&lock("a"), "me").await;
     let bed = Bed::at_as(server.settings(), "default", "no");
     assert!(refused(&bed.ask(&lock("c"), "me", LONG).await).starts_with("WRONGPASS "));
+}
+
+/// Redis before 6 has no users: there a password is that of everybody.
+#[tokio::test]
+async fn a_server_without_users_is_told_the_password_alone() {
+    let server = Server::start_with(&["--rename-command", "HELLO", "", "--requirepass", "pw"]);
+    let port = without_users(&server).await;
+    let own = Credentials::new(b"default", b"pw").unwrap();
+    for own in [None, Some(own)] {
+        let settings = RedisSettings {
+            own,
+            // With it the account is asked who Redis is.
+            grace: Some(Duration::ZERO),
+            ..settings(port)
+        };
+        let bed = Bed::at_as(settings.clone(), "default", "pw");
+        bed.hold(&lock("a"), "me").await;
+        assert_eq!(bed.release(&lock("a"), "me").await, Outcome::Free);
+        let bed = Bed::at_as(settings, "default", "no");
+        let answer = bed.ask(&lock("a"), "me", LONG).await;
+        let text = refused(&answer);
+        assert!(
+            text.starts_with("WRONGPASS ") || text.contains("invalid password"),
+            "{text}"
+        );
+    }
 }
 
 /// Redis before 7 has no `PEXPIRETIME`.

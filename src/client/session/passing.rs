@@ -118,6 +118,9 @@ impl Session {
             && self.has_room(self.passing)
         {
             if self.back.is_plain_pipe() {
+                if self.shared.guard.is_some() {
+                    return self.drop_unguarded();
+                }
                 self.scanned = self.client.inbox.len();
                 self.passing = self.scanned;
                 break;
@@ -240,6 +243,15 @@ impl Session {
         self.scanned = 0;
         self.client.ended = true;
         self.turn = Turn::Dropping;
+    }
+
+    /// What a client says that is in a plain pipe is not looked at any more, so it might say there who it is, or
+    /// is no longer, as only this gate may. So it may say nothing.
+    fn drop_unguarded(&mut self) -> bool {
+        self.client.inbox.clear();
+        (self.scanned, self.passing) = (0, 0);
+        self.closing = true;
+        true
     }
 
     /// A command that passes as it comes.

@@ -155,6 +155,7 @@ impl Queue {
             self.belief = None;
             self.pace.at(ask_at);
             self.doubt(&asked);
+            self.left();
         } else {
             // Only asks take a free lock; a store that is more careful gets its way.
             self.asked = Some(Asked {
@@ -217,7 +218,8 @@ impl Queue {
                         Reply::Refused(Refusal::Store(error.clone())),
                     );
                 }
-                self.left(*user, token);
+                self.doubt(asked);
+                self.left();
             }
             _ => debug_assert!(false, "no answer to this question"),
         }
@@ -428,6 +430,7 @@ impl Queue {
                     Reply::Granted {
                         token: token.clone(),
                         until: lease.until,
+                        since: lease.since,
                         fence: lease.fence.filter(|_| waiting.fence),
                         session: lease.session == Some(waiting.request),
                         how: match lease.how.take() {

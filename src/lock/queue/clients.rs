@@ -5,7 +5,7 @@ use super::{Asked, Errand, Place, Queue, Turn};
 use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
-    vocabulary::{LockRequest, Refusal, Reply, RequestId, Token, UserId, Wait},
+    vocabulary::{LockRequest, Refusal, Reply, RequestId, Time, Token, UserId, Wait},
 };
 
 impl Queue {
@@ -17,6 +17,7 @@ impl Queue {
             .retain(|(_, user, token)| *user != ask.user || *token != ask.token);
         let knows = self.knows(ask.user, ask.wait, turn.now);
         if knows && self.places.requests() >= turn.settings.max_waiters {
+            self.left();
             if ask.wait == Wait::No && self.belief.is_some() {
                 return turn.reply(ask.request, Reply::Nil);
             }
@@ -51,7 +52,7 @@ impl Queue {
             .leave(user, token, request, self.keep_until(turn))
         {
             turn.reply(request, Reply::Nil);
-            self.left(user, token);
+            self.left();
         }
     }
 
@@ -64,19 +65,22 @@ impl Queue {
     ) {
         let keep_until = self.keep_until(turn);
         self.places.leave(user, token, request, keep_until);
-        self.left(user, token);
+        self.left();
     }
 
-    /// Somebody with this token waits no more. A lease that was granted while others with it joined, and was
-    /// told nobody yet, or was to be given back when this one came, is given back.
-    pub(super) fn left(&mut self, user: UserId, token: &Token) {
+    /// Somebody waits no more. A lease that was granted while others with its token joined, and was told nobody
+    /// yet, or was to be given back when such a one came, is given back.
+    pub(super) fn left(&mut self) {
+        let Some(lease) = self.lease.as_ref().filter(|it| it.receivers == 0) else {
+            return;
+        };
+        let (user, token) = (lease.user, &lease.token);
         let under_way = |asked: &Asked| asked.is_for(user, token) || asked.releases(user, token);
         let is_wanted = self.places.of_owner(user, token).is_some()
             || self.asked.as_ref().is_some_and(under_way)
             || self.errands.iter().any(|e| e.gives_away(user, token));
-        if let Some(lease) = self.lease_of(user, token).filter(|it| it.receivers == 0)
-            && !is_wanted
-        {
+        if !is_wanted {
+            let lease = lease.clone();
             self.give_away(&lease);
         }
     }
@@ -84,13 +88,14 @@ impl Queue {
     pub(super) fn undelivered(
         &mut self,
         request: RequestId,
-        user: UserId,
-        token: &Token,
+        (user, token): (UserId, &Token),
+        since: Time,
         turn: &mut Turn<'_>,
     ) {
         // Others may have been told of the same grant; theirs is no session then.
         self.session_closed(request, user, token, false, turn);
-        let Some(lease) = self.lease.as_mut().filter(|lease| lease.is_of(user, token)) else {
+        let granted = |lease: &&mut Lease| lease.is_of(user, token) && lease.since == since;
+        let Some(lease) = self.lease.as_mut().filter(granted) else {
             return;
         };
         lease.receivers = lease.receivers.saturating_sub(1);
@@ -145,6 +150,7 @@ impl Queue {
         let concerns = |user| !rights.is_stranger(user) && owner.is_none_or(|it| it == user);
         for request in self.places.take_deadlocked(holder, concerns) {
             turn.reply(request, Reply::Refused(Refusal::Deadlock));
+            self.left();
         }
     }
 }

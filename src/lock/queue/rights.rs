@@ -116,6 +116,7 @@ impl Queue {
                 Reply::Refused(Refusal::TooManyWaiters)
             };
             turn.reply(request, reply);
+            self.left();
         }
         self.refuse_deadlocked(turn);
     }
@@ -128,6 +129,7 @@ impl Queue {
         self.rights.strangers.retain(|stranger| *stranger != user);
         for request in self.places.take_all(user) {
             turn.reply(request, Reply::Refused(Refusal::Store(error.clone())));
+            self.left();
         }
     }
 }

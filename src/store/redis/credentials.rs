@@ -32,16 +32,14 @@ pub(super) async fn log_in(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     credentials: &Credentials,
 ) -> Result<Login, NoLink> {
-    let (name, password) = (credentials.name(), credentials.password());
     let mut refused = Bytes::new();
-    // Before Redis 6 there are no users, and a password is that of everybody.
-    let forms: [&[&[u8]]; 2] = [&[b"AUTH", name, password], &[b"AUTH", password]];
-    for words in forms {
-        refused = match ask(stream, words).await.map_err(failed)? {
+    for words in forms_of(credentials) {
+        let words = [&[&b"AUTH"[..]], words.as_slice()].concat();
+        refused = match ask(stream, &words).await.map_err(failed)? {
             Line::Good => return Ok(Login::Done),
             Line::Error(text) => text,
         };
-        if name != DEFAULT || !refused.starts_with(b"ERR wrong number of arguments") {
+        if !may_know_no_users(credentials, &refused) {
             break;
         }
     }
@@ -51,6 +49,17 @@ pub(super) async fn log_in(
         return Err(NoLink::Failed(lossy(&refused)));
     }
     Ok(Login::Refused(refused))
+}
+
+/// What to give to `AUTH`; the second, where Redis [may know no users](may_know_no_users).
+pub(super) fn forms_of(credentials: &Credentials) -> [Vec<&[u8]>; 2] {
+    let (name, password) = (credentials.name(), credentials.password());
+    [vec![name, password], vec![password]]
+}
+
+/// Before Redis 6 there are no users, and a password is that of everybody.
+pub(super) fn may_know_no_users(credentials: &Credentials, refused: &[u8]) -> bool {
+    credentials.name() == DEFAULT && refused.starts_with(b"ERR wrong number of arguments")
 }
 
 fn failed(error: io::Error) -> NoLink {

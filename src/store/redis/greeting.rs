@@ -26,7 +26,7 @@ use redis::{
 use tokio::time::timeout;
 
 use super::{
-    credentials::{Login, log_in},
+    credentials::{Login, forms_of, log_in, may_know_no_users},
     history::{History, Identity},
     scripts::{FENCE_KEY, error_text},
     settings::RedisSettings,
@@ -300,12 +300,19 @@ impl FirstWords<'_> {
     /// The connection was the gate's own so far.
     async fn become_the_user(&self, connection: &mut Talk) -> Result<(), Greeting> {
         if let Some(credentials) = self.credentials {
-            let mut command = redis::cmd("AUTH");
-            command.arg(credentials.name()).arg(credentials.password());
-            return match say(connection, &command).await? {
-                Ok(()) => Ok(()),
-                Err(error) => Err(NoLink::WrongPassword(error_text(&error)).into()),
-            };
+            let mut refused = Bytes::new();
+            for words in forms_of(credentials) {
+                let mut command = redis::cmd("AUTH");
+                words.iter().for_each(|word| drop(command.arg(word)));
+                refused = match say(connection, &command).await? {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error_text(&error),
+                };
+                if !may_know_no_users(credentials, &refused) {
+                    break;
+                }
+            }
+            return Err(NoLink::WrongPassword(refused).into());
         }
         // Nobody, again; and with that everything else is as it was on the new connection.
         if say(connection, &redis::cmd("RESET")).await?.is_err() {

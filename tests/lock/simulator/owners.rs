@@ -61,6 +61,7 @@ impl World {
         let Reply::Granted {
             token,
             until,
+            since,
             fence,
             session,
             ..
@@ -85,6 +86,7 @@ impl World {
             request,
             user: client.user,
             token: token.clone(),
+            since: *since,
         };
         match client.fate {
             Fate::VanishesAtGrant => {
