@@ -140,7 +140,8 @@ impl Ahead {
     }
 
     /// Gives `run` every `UNLOCK` in the inbox that did not overtake; for a client that is served no
-    /// longer. Those in a transaction that never was are not lock commands.
+    /// longer. Those in a transaction that never was are not lock commands, and those behind a command that never
+    /// was, by which they would mean another lock or another user, mean nothing.
     pub(super) fn each_unlock(
         &self,
         inbox: &Bytes,
@@ -173,6 +174,8 @@ impl Ahead {
                     match scanner.name() {
                         b"MULTI" => transaction = true,
                         b"EXEC" | b"DISCARD" => transaction = false,
+                        b"CLIENT" => {}
+                        name if changes_what_follows(name) => return,
                         b"UNLOCK" if !transaction && !started => {
                             command_of(&frame, bounds).iter().for_each(&mut run);
                         }

@@ -168,6 +168,14 @@ impl Back {
         }
     }
 
+    /// Whatever is owed yet, a lock command means now what it will mean then.
+    pub(super) fn changes_nothing(&self) -> bool {
+        match self {
+            Self::Relay(relay) => !self.takes_lock_commands() && relay.state.changes_nothing(),
+            Self::Local(_) => true,
+        }
+    }
+
     /// A lock command has its turn: what the command before it left for the next one is spent.
     /// Whether it gets no reply (`CLIENT REPLY OFF` or `SKIP`).
     pub(super) fn silences(&mut self) -> bool {

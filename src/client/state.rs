@@ -364,6 +364,23 @@ impl State {
         self.owed.is_empty() || self.uncountable
     }
 
+    /// None of the replies that are owed changes what later commands mean.
+    pub fn changes_nothing(&self) -> bool {
+        let means_nothing = |owed: &Command| {
+            matches!(
+                owed,
+                Command::Ordinary(_)
+                    | Command::Amended
+                    | Command::Naming { .. }
+                    | Command::Reply(_)
+                    | Command::Nobodys
+                    | Command::Publish
+                    | Command::Blank
+            )
+        };
+        !self.uncountable && self.owed.iter().all(means_nothing)
+    }
+
     /// The reply to `EXEC` has come in part.
     pub fn is_executing(&self) -> bool {
         !self.executing.is_empty()

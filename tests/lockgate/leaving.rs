@@ -171,11 +171,65 @@ fn what_stands_behind_a_waiting_lock_is_dropped_with_its_client() {
     assert!(monitor.commands_on("written").is_empty());
 }
 
-/// A delay shorter than a sleep can be.
 /// Longer than lockgate waits for a client that left.
 const LINGER: Duration = Duration::from_secs(11);
 
 /// `QUIT` has its turn when what is before it is done, however long that takes.
+/// The same bytes mean another lock in another database: where that was not changed any more, they mean nothing.
+#[test]
+fn an_unlock_behind_what_changes_its_meaning_is_dropped_with_its_client() {
+    Place::each(|place| {
+        let mut owner = place.client();
+        assert_eq!(owner.say("LOCK k TOKEN t"), "t");
+        assert_eq!(owner.say("LOCK job TOKEN mine"), "mine");
+        for change in ["SELECT 5", "AUTH another", "HELLO 3", "RESET", "QUIT"] {
+            let mut client = place.client();
+            let sent = [
+                frame(&["LOCK", "k"]),
+                frame(&["GET", "x"]),
+                frame(&change.split(' ').collect::<Vec<_>>()),
+                frame(&["UNLOCK", "job", "mine"]),
+            ];
+            client.write_raw(&sent.concat());
+            place.gate.awaits_waiters("k", 1);
+            drop(client);
+            place.gate.awaits_waiters("k", 0);
+            assert_eq!(owner.say("RELOCK job mine"), 1, "{change}");
+        }
+        assert_eq!(owner.say("UNLOCK job mine"), 1);
+        assert_eq!(owner.say("UNLOCK k t"), 1);
+    });
+}
+
+/// Its own commands have been sent, and nobody knows what they came to.
+#[test]
+fn an_unlock_of_which_it_is_not_known_what_it_means_is_dropped_with_its_client() {
+    let place = Place::with_redis(Machine::shared());
+    let mut owner = place.client();
+    assert_eq!(owner.say("LOCK job TOKEN mine"), "mine");
+    let mut client = place.client();
+    assert!(client.say("TRYLOCK job").is_nil());
+    let mut killer = place.redis().client();
+    let id = client.say("CLIENT ID").integer().to_string();
+    let sent = [
+        frame(&["BLPOP", "nothing", "0"]),
+        frame(&["SELECT", "5"]),
+        frame(&["UNLOCK", "job", "mine"]),
+    ];
+    client.write_raw(&sent.concat());
+    eventually("Redis waits", || {
+        killer
+            .say("INFO clients")
+            .text()
+            .contains("blocked_clients:1")
+    });
+    // With the connection to Redis it ends, too.
+    assert_eq!(killer.call(&["CLIENT", "KILL", "ID", &id]), 1);
+    client.is_closed_by_the_server();
+    assert_eq!(owner.say("RELOCK job mine"), 1);
+    assert_eq!(owner.say("UNLOCK job mine"), 1);
+}
+
 #[test]
 fn who_quits_behind_something_slow_gets_everything() {
     let place = Place::with_redis(Machine::shared());
@@ -218,6 +272,7 @@ fn a_connection_that_the_gate_gives_up_releases_nothing() {
     assert!(redis.say("PTTL bound").integer() > 30_000);
 }
 
+/// A delay shorter than a sleep can be.
 fn spin(micros: u64) {
     let end = Instant::now() + Duration::from_micros(micros);
     while Instant::now() < end {

@@ -280,13 +280,17 @@ impl Session {
     }
 
     /// The client left a `LOCK` that waited, or cannot be served any longer: what it sent behind it
-    /// is dropped, but for every `UNLOCK`.
+    /// is dropped, but for every `UNLOCK`, as far as it is known what it means.
     pub(super) fn abandon(&mut self) {
         let turn = std::mem::replace(&mut self.turn, Turn::Open);
         let ahead = std::mem::take(&mut self.ahead);
         let rest = std::mem::take(&mut self.client.inbox).freeze();
         self.client.ended = true;
         (self.scanned, self.passing) = (0, 0);
+        if !self.back.changes_nothing() {
+            self.frame = Frame::Unnamed;
+            return;
+        }
         let run = |command: &Command| drop(self.start(command));
         if let Turn::Next(frame) = &turn {
             Ahead::default().each_unlock(frame, &self.shared.bounds, run);

@@ -303,8 +303,7 @@ impl FirstWords<'_> {
             let mut refused = Bytes::new();
             for words in forms_of(credentials) {
                 let mut command = redis::cmd("AUTH");
-                words.iter().for_each(|word| drop(command.arg(word)));
-                refused = match say(connection, &command).await? {
+                refused = match say(connection, command.arg(words)).await? {
                     Ok(()) => return Ok(()),
                     Err(error) => error_text(&error),
                 };
