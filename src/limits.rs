@@ -20,6 +20,10 @@ pub const LOCK_COMMAND_ARGUMENTS: usize = 16;
 /// Commands of one client that Redis has not answered; then lockgate stops reading from it.
 pub const OWED_REPLIES: usize = 64 * 1024;
 
+/// The same, ordinary ones in a row counted as one: those that change the connection, such as `SELECT`, take memory
+/// each.
+pub const OWED_ENTRIES: usize = 8 * 1024;
+
 /// Commands queued in one transaction, ordinary ones in a row counted as one (so this is for those that
 /// change the connection, such as `SELECT`); then its client gets an error and is closed.
 pub const QUEUED_COMMANDS: usize = 64 * 1024;

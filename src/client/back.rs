@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock,
     gate::Said,
-    limits::{AMENDED_ENTRIES, OWED_REPLIES, QUEUED_COMMANDS},
+    limits::{AMENDED_ENTRIES, OWED_ENTRIES, OWED_REPLIES, QUEUED_COMMANDS},
     metrics::relays::Traffic,
     resp::{Protocol, RequestScanner},
     transport::stream::Stream,
@@ -139,7 +139,10 @@ impl Back {
     pub(super) fn room(&self) -> usize {
         match self {
             Self::Relay(relay) if relay.state.amendment_weight() >= AMENDED_ENTRIES => 0,
-            Self::Relay(relay) => OWED_REPLIES.saturating_sub(relay.state.owed()),
+            Self::Relay(relay) => {
+                let commands = OWED_REPLIES.saturating_sub(relay.state.owed());
+                commands.min(OWED_ENTRIES.saturating_sub(relay.state.owed_entries()))
+            }
             Self::Local(_) => usize::MAX,
         }
     }

@@ -4,60 +4,118 @@
 //! unfinished means itself or ends with the pattern, as in Redis; the tests compare with it.
 //!
 //! A mismatch goes back to the last `*` only and lets it take one byte more. An earlier one need
-//! never be tried again: whatever it could take, the last one can take as well. So the cost is at
-//! most the product of both lengths, without recursion or memory.
+//! never be tried again: whatever it could take, the last one can take as well. What the pattern says of one
+//! byte is read once for all names. So a name costs at most a quarter of the square of its length, without recursion
+//! or memory, however long the pattern is.
 
 use std::ffi::c_char;
 
-/// Whether the whole `name` matches the `pattern`.
-pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    if name.is_empty() {
-        // Redis matches the empty name with nothing else, not even with `**`.
-        return pattern.is_empty() || pattern == b"*";
-    }
-    let (mut at, mut taken) = (0, 0);
-    // Where the pattern goes on after its last `*`, and how much of the name comes before that.
-    let mut last_star: Option<(usize, usize)> = None;
-    while let Some(byte) = name.get(taken) {
-        if pattern.get(at) == Some(&b'*') {
-            at += 1;
-            last_star = Some((at, taken));
-        } else if let Some(width) = one_byte(pattern.get(at..).unwrap_or_default(), *byte) {
-            at += width;
-            taken += 1;
-        } else if let Some((after, before)) = last_star {
-            at = after;
-            taken = before + 1;
-            last_star = Some((after, taken));
-        } else {
-            return false;
+/// A pattern, read.
+#[derive(Debug)]
+pub struct Pattern {
+    parts: Vec<Part>,
+    /// The least number of bytes that it takes.
+    least: usize,
+    /// Redis matches the empty name with nothing else, not even with `**`.
+    takes_empty: bool,
+}
+
+#[derive(Debug)]
+enum Part {
+    /// Any bytes.
+    Star,
+    /// Any one byte.
+    Any,
+    /// This byte.
+    Byte(u8),
+    /// One of these bytes.
+    Class(Box<[bool; 256]>),
+}
+
+impl Pattern {
+    /// Reads a pattern. Every one means something.
+    pub fn new(pattern: &[u8]) -> Self {
+        let mut parts = Vec::new();
+        let mut rest = pattern;
+        while let Some((first, after)) = rest.split_first() {
+            let part;
+            (part, rest) = match (first, after) {
+                (b'*', after) => (Part::Star, after),
+                (b'?', after) => (Part::Any, after),
+                (b'[', after) => class(after),
+                (b'\\', [literal, after @ ..]) => (Part::Byte(*literal), after),
+                (literal, after) => (Part::Byte(*literal), after),
+            };
+            parts.push(part);
+        }
+        let is_byte = |part: &&Part| !matches!(part, Part::Star);
+        Self {
+            least: parts.iter().filter(is_byte).count(),
+            parts,
+            takes_empty: matches!(pattern, b"" | b"*"),
         }
     }
-    pattern.iter().skip(at).all(|rest| *rest == b'*')
-}
 
-/// How many bytes of the pattern stand for this byte; none where they do not.
-fn one_byte(pattern: &[u8], byte: u8) -> Option<usize> {
-    match pattern {
-        [] => None,
-        [b'?', ..] => Some(1),
-        [b'[', class @ ..] => one_of(class, byte).map(|width| width + 1),
-        [b'\\', literal, ..] => (*literal == byte).then_some(2),
-        [literal, ..] => (*literal == byte).then_some(1),
+    /// Whether the whole `name` matches.
+    pub fn matches(&self, name: &[u8]) -> bool {
+        if name.is_empty() {
+            return self.takes_empty;
+        }
+        if name.len() < self.least {
+            return false;
+        }
+        let (mut at, mut taken) = (0, 0);
+        // Where the pattern goes on after its last `*`, and how much of the name comes before that.
+        let mut last_star: Option<(usize, usize)> = None;
+        while let Some(byte) = name.get(taken) {
+            let part = self.parts.get(at);
+            if let Some(Part::Star) = part {
+                at += 1;
+                last_star = Some((at, taken));
+            } else if part.is_some_and(|part| part.takes(*byte)) {
+                at += 1;
+                taken += 1;
+            } else if let Some((after, before)) = last_star {
+                at = after;
+                taken = before + 1;
+                last_star = Some((after, taken));
+            } else {
+                return false;
+            }
+        }
+        let rest = self.parts.get(at..).unwrap_or_default();
+        rest.iter().all(|part| matches!(part, Part::Star))
     }
 }
 
-/// The same for what follows a `[`. Without its `]` a class goes to the end of the pattern.
-fn one_of(class: &[u8], byte: u8) -> Option<usize> {
+impl Part {
+    fn takes(&self, byte: u8) -> bool {
+        match self {
+            Self::Star | Self::Any => true,
+            Self::Byte(literal) => *literal == byte,
+            Self::Class(class) => class.get(usize::from(byte)).is_some_and(|takes| *takes),
+        }
+    }
+}
+
+/// What follows a `[`, and what follows that. Without its `]` a class goes to the end of the pattern.
+fn class(class: &[u8]) -> (Part, &[u8]) {
     let (negated, mut rest) = match class {
         [b'^', rest @ ..] => (true, rest),
         rest => (false, rest),
     };
-    let mut found = false;
+    let mut takes = Box::new([negated; 256]);
+    let mut add = |one: u8, other: u8| {
+        for (byte, takes) in (0..=u8::MAX).zip(takes.iter_mut()) {
+            if between(one, other, byte) {
+                *takes = !negated;
+            }
+        }
+    };
     loop {
         match rest {
             [b'\\', literal, after @ ..] => {
-                found |= *literal == byte;
+                add(*literal, *literal);
                 rest = after;
             }
             [b']', after @ ..] => {
@@ -66,16 +124,16 @@ fn one_of(class: &[u8], byte: u8) -> Option<usize> {
             }
             [] => break,
             [one, b'-', other, after @ ..] => {
-                found |= between(*one, *other, byte);
+                add(*one, *other);
                 rest = after;
             }
             [literal, after @ ..] => {
-                found |= *literal == byte;
+                add(*literal, *literal);
                 rest = after;
             }
         }
     }
-    (found != negated).then_some(class.len() - rest.len())
+    (Part::Class(takes), rest)
 }
 
 /// Redis compares the ends of a range as C's `char`, whose sign depends on the machine; so does this.
@@ -142,9 +200,10 @@ mod tests {
                 Value::Array(found) => found.into_iter().map(Value::into_bytes).collect(),
                 other => panic!("KEYS said {other:?}"),
             };
+            let read = Pattern::new(pattern);
             let ours: BTreeSet<Vec<u8>> = names
                 .iter()
-                .filter(|name| matches(pattern, name))
+                .filter(|name| read.matches(name))
                 .cloned()
                 .collect();
             assert_eq!(
@@ -160,10 +219,19 @@ mod tests {
     fn many_stars_cost_no_more_than_the_product_of_the_lengths() {
         let name = vec![b'a'; 1_024];
         let mut pattern = b"*a".repeat(500);
-        assert!(matches(&pattern, &name));
+        assert!(Pattern::new(&pattern).matches(&name));
         // With a return to every star this would take longer than the universe has been there.
         pattern.push(b'b');
-        assert!(!matches(&pattern, &name));
+        assert!(!Pattern::new(&pattern).matches(&name));
+    }
+
+    /// Read anew for each byte of each name, this class would be looked at 100 million times for each byte of it.
+    #[test]
+    fn a_long_class_is_read_once() {
+        let class = [b"*[", &b"b".repeat(15_000)[..], b"]"].concat();
+        let pattern = Pattern::new(&class);
+        let name = vec![b'a'; 1_000];
+        assert!((0..100_000).all(|_| !pattern.matches(&name)));
     }
 
     /// All words of at most `longest` letters, the empty one too.

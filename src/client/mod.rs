@@ -68,6 +68,7 @@ mod turnstile;
 mod testing;
 
 use address::Address;
+use glob::Pattern;
 use guard::Guard;
 use local::information::Facts;
 use session::Session;
@@ -153,7 +154,8 @@ impl Default for Warnings {
 
 impl Shared {
     fn locks(&self, database: u32, pattern: Option<Bytes>, count: Option<usize>) -> Vec<Bytes> {
-        let matches = |name: &[u8]| pattern.as_ref().is_none_or(|p| glob::matches(p, name));
+        let pattern = pattern.map(|pattern| Pattern::new(&pattern));
+        let matches = |name: &[u8]| pattern.as_ref().is_none_or(|it| it.matches(name));
         let (count, most_bytes) = (count.unwrap_or(LOCKS_COUNT), self.limits.relay_bytes);
         self.gate.locks(database, count, most_bytes, matches)
     }

@@ -354,6 +354,11 @@ impl State {
         self.commands_owed
     }
 
+    /// The same, ordinary ones in a row counted as one.
+    pub fn owed_entries(&self) -> usize {
+        self.owed.len()
+    }
+
     /// Commands queued in the open transaction, where they are not ordinary ones in a row.
     pub fn queued(&self) -> usize {
         self.queued.len()

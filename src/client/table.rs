@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 
-use super::glob;
+use super::glob::Pattern;
 use crate::resp::Writer;
 
 mod locks;
@@ -164,8 +164,9 @@ pub fn filter(arguments: &[Bytes]) -> Option<Filter> {
     };
     let what = what.to_ascii_lowercase();
     if by.eq_ignore_ascii_case(b"PATTERN") {
+        let pattern = Pattern::new(&what);
         Some(Box::new(move |entry| {
-            glob::matches(&what, entry.name.as_bytes())
+            pattern.matches(entry.name.as_bytes())
         }))
     } else if by.eq_ignore_ascii_case(b"ACLCAT") {
         Some(Box::new(move |entry| {

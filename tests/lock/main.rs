@@ -6,6 +6,7 @@
 mod desk;
 mod happenings;
 mod leases;
+mod nobody;
 mod properties;
 mod scenarios;
 mod simulator;

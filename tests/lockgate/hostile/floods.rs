@@ -313,6 +313,48 @@ fn replies_that_nobody_reads() {
     });
 }
 
+/// Commands that change the connection are remembered one by one until Redis answers: not more of them than a bound,
+/// and nothing is lost by that.
+#[test]
+fn answers_that_do_not_come() {
+    const CLIENTS: usize = 48;
+    const COMMANDS: usize = 100_000;
+    const STILL: usize = 30;
+    let place = Place::with_redis(Machine::shared());
+    let mut clients = place.gate.clients(CLIENTS);
+    for client in &mut clients {
+        assert_eq!(client.say("PING"), "PONG");
+    }
+    place.redis().stop();
+    let mut pouring = Vec::new();
+    let growth = growth(&place.gate, || {
+        let commands = b"SELECT 0\r\n".repeat(COMMANDS);
+        pouring.extend(
+            clients
+                .iter()
+                .map(|client| pour(client.writer(), commands.clone())),
+        );
+        let (mut busy_for, mut still) = (place.gate.cpu_time(), 0);
+        eventually("it takes no more", || {
+            let before = std::mem::replace(&mut busy_for, place.gate.cpu_time());
+            still = if before == busy_for { still + 1 } else { 0 };
+            still == STILL
+        });
+    });
+    let each = growth / CLIENTS as u64;
+    report(&format!("a client that is not answered costs {each} bytes"));
+    assert!(
+        growth < CLIENTS as u64 * HOARDER_BYTES + SLACK_BYTES,
+        "{each} bytes each"
+    );
+    place.redis().go_on();
+    for _ in 0..COMMANDS {
+        assert_eq!(clients[0].read_reply(), "OK");
+    }
+    clients.iter().for_each(|client| cut(&client.writer()));
+    pouring.into_iter().for_each(|pour| drop(pour.join()));
+}
+
 /// Clients that name a token, wait, and are gone: their places are kept for a while, but not more of them
 /// than may wait.
 #[test]
