@@ -174,7 +174,7 @@ impl Back {
     /// Whatever is owed yet, a lock command means now what it will mean then.
     pub(super) fn changes_nothing(&self) -> bool {
         match self {
-            Self::Relay(relay) => !self.takes_lock_commands() && relay.state.changes_nothing(),
+            Self::Relay(relay) => relay.state.changes_nothing(),
             Self::Local(_) => true,
         }
     }

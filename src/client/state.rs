@@ -371,19 +371,31 @@ impl State {
 
     /// None of the replies that are owed changes what later commands mean.
     pub fn changes_nothing(&self) -> bool {
-        let means_nothing = |owed: &Command| {
-            matches!(
-                owed,
-                Command::Ordinary(_)
-                    | Command::Amended
-                    | Command::Naming { .. }
-                    | Command::Reply(_)
-                    | Command::Nobodys
-                    | Command::Publish
-                    | Command::Blank
-            )
-        };
-        !self.uncountable && self.owed.iter().all(means_nothing)
+        let mut in_transaction = self.in_transaction;
+        let all = self.queued.iter().chain(&self.executing).chain(&self.owed);
+        let none_does = all.into_iter().all(|command| match command {
+            Command::Ordinary(_)
+            | Command::Amended
+            | Command::Naming { .. }
+            | Command::Reply(_)
+            | Command::Nobodys
+            | Command::Publish
+            | Command::Blank => true,
+            Command::Confirm { .. } | Command::ConfirmAll { .. } => {
+                self.protocol == Protocol::Resp3
+            }
+            Command::Multi | Command::Exec | Command::Discard => {
+                in_transaction = matches!(command, Command::Multi);
+                true
+            }
+            Command::Select(_)
+            | Command::Auth { .. }
+            | Command::Hello { .. }
+            | Command::Reset
+            | Command::Monitor
+            | Command::Stream => false,
+        });
+        none_does && !in_transaction && !self.uncountable && !self.subscribed()
     }
 
     /// The reply to `EXEC` has come in part.

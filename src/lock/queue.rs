@@ -23,7 +23,7 @@
 //! if the key still has the deadline that this gate set: a client that came back at another gate
 //! with the same token must not lose what it was just given.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -77,7 +77,7 @@ pub struct Queue {
     late: VecDeque<(Time, UserId, Token)>,
     /// Tokens that may hold the lock by a question that is asked no more. Where somebody is there for one, the
     /// next question for it will tell; where nobody is, it is taken back.
-    unsure: BTreeSet<(UserId, Token)>,
+    unsure: BTreeMap<(UserId, Token), Maker>,
     questions: u64,
     /// When somebody was known to hold the lock last.
     held_at: Time,
@@ -128,6 +128,15 @@ struct Owner {
     token: Token,
     /// When it is told that the store does not answer.
     give_up_at: Time,
+}
+
+/// Who made a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    /// Nobody else knows it.
+    Lockgate,
+    /// It may be in use at another gate.
+    Client,
 }
 
 /// A lease to be written back.
@@ -188,7 +197,7 @@ impl Queue {
             restore: None,
             restores_refused: 0,
             late: VecDeque::new(),
-            unsure: BTreeSet::new(),
+            unsure: BTreeMap::new(),
             questions: 0,
             held_at: Time::default(),
         }
@@ -447,9 +456,7 @@ impl Queue {
             {
                 let lease = self.lease.as_ref().filter(|l| l.is_of(*user, holder));
                 *only_if = lease.and_then(|lease| lease.deadline);
-                // A token that lockgate made is known to nobody else.
-                asked.own = lease.is_some_and(|lease| !lease.explicit);
-                if only_if.is_some() || asked.own {
+                if only_if.is_some() {
                     return self.send(asked, turn);
                 }
                 self.doubt(&asked);
@@ -491,9 +498,16 @@ impl Queue {
                 Some(Errand::Unlock(owner)) => {
                     turn.reply(owner.request, reply.clone());
                     if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
-                        lease.receivers = 0;
                         lease.session = None;
-                        self.give_away(&lease);
+                        // Who was told that nobody knows may have come for it elsewhere by then.
+                        if lease.deadline.is_some() {
+                            lease.receivers = 0;
+                            self.errands.push_back(Errand::GiveAway {
+                                user: owner.user,
+                                token: owner.token,
+                                only_if: lease.deadline,
+                            });
+                        }
                         self.put_lease(Some(lease), false, turn);
                     }
                 }

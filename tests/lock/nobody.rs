@@ -16,18 +16,31 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
         ("unknown", "hand a to b if 7"),
         ("granted 9", "2 granted b"),
     ]);
-    // A token that lockgate made is known to nobody else.
+    // Nor can it while another question is on its way; and what it was granted by is known, though not by whom.
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("2 unlock x", "release x"),
+        ("3 unlock a", ""),
+        ("after 2000", "2 Upstream; 3 Upstream"),
+        ("not held", "release a if 7"),
+    ]);
+    scenario(&[
+        ("1 lock a", "ask a"),
+        ("again 7", "1 granted a"),
+        ("2 unlock x", "release x"),
+        ("3 unlock a", ""),
+        ("after 2000", "2 Upstream; 3 Upstream"),
+        ("not held", ""),
+    ]);
+    // Where nobody can say which grant that was its lease runs out.
     scenario(&[
         ("1 lock a", "ask a"),
         ("again 7", "1 granted a"),
         ("2 unlock a", "release a"),
         ("after 2000", "2 Upstream"),
-        ("unknown", "release a"),
-        ("unknown", "release a"),
-        ("free", ""),
-        ("idle", "true"),
+        ("unknown", ""),
     ]);
-    // Of one that a client named nobody can say which grant that was.
     scenario(&[
         ("1 lock a named", "ask a"),
         ("again 7", "1 granted a"),
@@ -108,6 +121,14 @@ fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
         ("not yet 500", ""),
         ("1 gone a", ""),
         ("after 3000", ""),
+    ]);
+    // But it is not told that somebody else has the lock.
+    scenario(&[
+        ("1 lock a named wait 900", "ask a"),
+        ("unknown", "ask a"),
+        ("not yet 500", ""),
+        ("after 500", "ask a"),
+        ("after 400", "1 Upstream"),
     ]);
     // Who is there for it still gets it.
     scenario(&[

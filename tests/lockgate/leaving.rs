@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::support::{
-    Client, Lockgate, Machine, Monitor, Place, Value, counted, eventually, frame,
+    Client, Lockgate, Machine, Monitor, Place, Value, counted, eventually, frame, words,
 };
 
 /// Far less than the lease that a wrongly granted lock would be held for.
@@ -174,7 +174,6 @@ fn what_stands_behind_a_waiting_lock_is_dropped_with_its_client() {
 /// Longer than lockgate waits for a client that left.
 const LINGER: Duration = Duration::from_secs(11);
 
-/// `QUIT` has its turn when what is before it is done, however long that takes.
 /// The same bytes mean another lock in another database: where that was not changed any more, they mean nothing.
 #[test]
 fn an_unlock_behind_what_changes_its_meaning_is_dropped_with_its_client() {
@@ -187,7 +186,7 @@ fn an_unlock_behind_what_changes_its_meaning_is_dropped_with_its_client() {
             let sent = [
                 frame(&["LOCK", "k"]),
                 frame(&["GET", "x"]),
-                frame(&change.split(' ').collect::<Vec<_>>()),
+                frame(&words(change)),
                 frame(&["UNLOCK", "job", "mine"]),
             ];
             client.write_raw(&sent.concat());
@@ -201,35 +200,41 @@ fn an_unlock_behind_what_changes_its_meaning_is_dropped_with_its_client() {
     });
 }
 
-/// Its own commands have been sent, and nobody knows what they came to.
+/// What was sent before it has not been answered: it is run unless that may have changed what it means.
 #[test]
-fn an_unlock_of_which_it_is_not_known_what_it_means_is_dropped_with_its_client() {
+fn an_unlock_behind_what_was_not_answered_runs_if_it_is_known_what_it_means() {
     let place = Place::with_redis(Machine::shared());
-    let mut owner = place.client();
-    assert_eq!(owner.say("LOCK job TOKEN mine"), "mine");
-    let mut client = place.client();
-    assert!(client.say("TRYLOCK job").is_nil());
     let mut killer = place.redis().client();
-    let id = client.say("CLIENT ID").integer().to_string();
-    let sent = [
-        frame(&["BLPOP", "nothing", "0"]),
-        frame(&["SELECT", "5"]),
-        frame(&["UNLOCK", "job", "mine"]),
-    ];
-    client.write_raw(&sent.concat());
-    eventually("Redis waits", || {
-        killer
-            .say("INFO clients")
-            .text()
-            .contains("blocked_clients:1")
-    });
-    // With the connection to Redis it ends, too.
-    assert_eq!(killer.call(&["CLIENT", "KILL", "ID", &id]), 1);
-    client.is_closed_by_the_server();
-    assert_eq!(owner.say("RELOCK job mine"), 1);
-    assert_eq!(owner.say("UNLOCK job mine"), 1);
+    for (before, runs) in [
+        (&["SELECT 5"][..], false),
+        (&["MULTI", "SELECT 5", "EXEC"], false),
+        (&["MULTI", "SET x 1"], false),
+        (&["RESET"], false),
+        (&["SUBSCRIBE news"], false),
+        (&["GET x", "CLIENT SETNAME me"], true),
+        (&["MULTI", "SET x 1", "EXEC"], true),
+        (&["MULTI", "SET x 1", "DISCARD"], true),
+    ] {
+        let mut owner = place.client();
+        assert_eq!(owner.say("LOCK job TOKEN mine"), "mine");
+        let mut client = place.client();
+        assert!(client.say("TRYLOCK job").is_nil());
+        let id = client.say("CLIENT ID").integer().to_string();
+        let said = [&["BLPOP nothing 0"], before, &["UNLOCK job mine"]].concat();
+        let said: Vec<u8> = said.iter().flat_map(|it| frame(&words(it))).collect();
+        client.write_raw(&said);
+        eventually("Redis waits", || {
+            let clients = killer.say("INFO clients");
+            clients.text().contains("blocked_clients:1")
+        });
+        // With the connection to Redis it ends, too.
+        assert_eq!(killer.call(&["CLIENT", "KILL", "ID", &id]), 1);
+        client.is_closed_by_the_server();
+        assert_eq!(owner.say("UNLOCK job mine"), i64::from(!runs), "{before:?}");
+    }
 }
 
+/// `QUIT` has its turn when what is before it is done, however long that takes.
 #[test]
 fn who_quits_behind_something_slow_gets_everything() {
     let place = Place::with_redis(Machine::shared());

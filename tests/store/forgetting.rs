@@ -8,7 +8,7 @@ use lockgate::{
 };
 
 use crate::{
-    bed::{Bed, LONG, Told, ask, granted, held, lock, token},
+    bed::{Bed, LONG, Told, armed, ask, granted, held, lock, token},
     redis::Server,
 };
 
@@ -288,4 +288,47 @@ async fn who_may_not_see_a_loss_takes_nothing_until_others_had_time_to() {
         wait_for_grant(&bed, "b").await < GRACE / 2,
         "once is enough"
     );
+}
+
+/// Others may wait for the same lock, who are not held back: what is known of it is told.
+#[tokio::test]
+async fn who_may_take_nothing_yet_is_told_who_holds_a_lock() {
+    const LONG_GRACE: Duration = Duration::from_secs(2);
+    let plain = "--user plain on >secret ~* &* +@all -info";
+    let plain: Vec<&str> = plain.split(' ').collect();
+    let server = Server::start_with(&plain);
+    let mut bed = Bed::at(RedisSettings {
+        grace: Some(LONG_GRACE),
+        ..crate::redis::settings(server.port())
+    });
+    while !matches!(
+        bed.ask(&lock("a"), "me", LONG).await.outcome,
+        Outcome::Granted { .. }
+    ) {
+        tokio::time::sleep(LONG_GRACE / 10).await;
+    }
+    bed.becomes("plain", "secret");
+    let link = armed(&bed.ask(&lock("a"), "other", LONG).await);
+    let mut direct = server.client().await;
+    let _: redis::Value = direct.say("CLIENT KILL USER plain").await;
+    let () = direct.say("SET taken somebody PX 600000").await;
+    let answer = loop {
+        match bed.ask(&lock("taken"), "me", LONG).await {
+            answer if answer.outcome == Outcome::Unknown => {}
+            answer => break answer,
+        }
+    };
+    assert_eq!(held(&answer).0, token("somebody"));
+    let now = armed(&answer);
+    assert_ne!(now, link);
+    // What is free, and what its own token may have had before, is to be asked about later.
+    for change in ["DEL taken", "SET taken me PX 600000"] {
+        bed.told_already();
+        let _: redis::Value = direct.say(change).await;
+        let answer = bed.ask(&lock("taken"), "me", LONG).await;
+        assert!(
+            matches!(answer.outcome, Outcome::NotYet { ms: 1.. }),
+            "{change}: {answer:?}"
+        );
+    }
 }

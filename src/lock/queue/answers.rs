@@ -1,11 +1,9 @@
 //! What the answers of the store mean, and what follows from them for the books: who holds the lock
 //! now, under which lease of ours, until when that is believed, and who is told.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 
-use super::{Asked, Belief, Dirty, Errand, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
+use super::{Asked, Belief, Dirty, Errand, Maker, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
 use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
@@ -111,29 +109,31 @@ impl Queue {
         }
     }
 
-    /// The question is asked no more, though a sending of it may have been done. So its token may hold the lock;
-    /// but one that a client named may be in use at another gate by now, and is left to its lease.
+    /// The question is asked no more, though a sending of it may have been done. So its token may hold the lock.
     pub(super) fn doubt(&mut self, asked: &Asked) {
         if let Question::Ask { user, token, .. }
         | Question::HandOver {
             user, to: token, ..
         } = &asked.question
             && asked.again
-            && !asked.explicit
         {
-            self.unsure.insert((*user, token.clone()));
+            let maker = match asked.explicit {
+                true => Maker::Client,
+                false => Maker::Lockgate,
+            };
+            self.unsure.insert((*user, token.clone()), maker);
         }
     }
 
-    /// Takes back what may be held for nobody now.
+    /// Takes back what may be held for nobody now. What a client named may be in use at another gate by now, and is
+    /// left to its lease.
     pub(super) fn take_back_unsure(&mut self, turn: &Turn<'_>) {
-        let is_there =
-            |(user, token): &(UserId, Token)| self.places.of_owner(*user, token).is_some();
-        let unsure = std::mem::take(&mut self.unsure);
-        let (there, gone): (BTreeSet<_>, BTreeSet<_>) = unsure.into_iter().partition(is_there);
-        self.unsure = there;
-        for (user, token) in gone {
-            if planted(Fault::UnknownIsNotDone) {
+        let is_gone = |(user, token): &(UserId, Token), _: &mut Maker| {
+            self.places.of_owner(*user, token).is_none()
+        };
+        let gone: Vec<_> = self.unsure.extract_if(.., is_gone).collect();
+        for ((user, token), maker) in gone {
+            if maker == Maker::Client || planted(Fault::UnknownIsNotDone) {
                 continue;
             }
             // A question that was given up on may be done yet: by then it is to be undone once more.

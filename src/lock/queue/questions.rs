@@ -182,7 +182,9 @@ impl Queue {
             _ => false,
         };
         let again = match &question {
-            Question::Ask { user, token, .. } => self.unsure.remove(&(*user, token.clone())),
+            Question::Ask { user, token, .. } => {
+                self.unsure.remove(&(*user, token.clone())).is_some()
+            }
             _ => false,
         };
         let asked = Asked {

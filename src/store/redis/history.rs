@@ -23,7 +23,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{Mutex, watch};
 
-use super::{greeting::NoLink, link::Link};
+use super::greeting::NoLink;
 use crate::{clock, lock::Time, metrics::upstream::UpstreamMetrics, store::Listener};
 
 /// Who it is that a connection leads to.
@@ -100,11 +100,9 @@ impl History {
         self.losses.subscribe()
     }
 
-    /// Milliseconds for which no lock that is found free may be taken on this connection.
-    pub(super) fn grace_left_ms(&self, link: &Link) -> Option<u64> {
-        let until = link.grace_until.max(*self.grace_until.borrow());
-        let left = until.micros_since(clock::now());
-        (left > 0).then(|| left.div_ceil(1_000))
+    /// Milliseconds for which no lock that is found free may be taken.
+    pub(super) fn grace_left_ms(&self) -> Option<u64> {
+        left_ms(*self.grace_until.borrow())
     }
 
     /// Redis says that it takes no writes now. It may have lost data by the time that it does.
@@ -174,6 +172,12 @@ impl History {
         }
         Ok(())
     }
+}
+
+/// Milliseconds until then; none where it is past.
+pub(super) fn left_ms(until: Time) -> Option<u64> {
+    let left = until.micros_since(clock::now());
+    (left > 0).then(|| left.div_ceil(1_000))
 }
 
 fn after(grace: Duration) -> Time {

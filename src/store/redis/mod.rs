@@ -320,8 +320,11 @@ async fn ask(
         Ok(link) => link,
         Err(text) => return untold(Outcome::Refused(text)),
     };
-    if waits && let Some(ms) = puts_off(history, &link, asked_at) {
+    if waits && let Some(ms) = puts_off(history, asked_at) {
         return untold(Outcome::NotYet { ms });
+    }
+    if waits && let Some(ms) = history::left_ms(link.grace_until) {
+        return hold_back(&link, request, ms).await;
     }
     let Some(Reading::Done { mut outcome, read }) = link.ask(request).await else {
         // Whoever hears this and asks again must not find the same link.
@@ -348,17 +351,32 @@ async fn ask(
 }
 
 /// In how many milliseconds a question for a lock, asked then, is to be asked anew.
-fn puts_off(history: &History, link: &Link, asked_at: Time) -> Option<u64> {
+fn puts_off(history: &History, asked_at: Time) -> Option<u64> {
     let is_old = clock::now().millis_since(asked_at) >= ANEW_AFTER_MS;
-    history.grace_left_ms(link).or(is_old.then_some(0))
+    history.grace_left_ms().or(is_old.then_some(0))
+}
+
+/// The user may take no free lock for so long: it is put off. But where somebody holds the lock that is the answer,
+/// also for users who wait for it at this gate and are not held back.
+async fn hold_back(link: &Link, request: &Request, ms: u64) -> Answer {
+    match link.ask(&request.to_check()).await {
+        Some(Reading::Done { outcome, read }) if request.is_in_vain(&outcome) => Answer {
+            outcome,
+            armed: (read && link.tells()).then_some(link.id),
+        },
+        _ => untold(Outcome::NotYet { ms }),
+    }
 }
 
 /// Takes the lock in the cheapest way; none where that did not help, and the question is to be asked.
 async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Answer> {
     let asked_at = clock::now();
     let link = keeper.link().await.ok()?;
-    if let Some(ms) = puts_off(history, &link, asked_at) {
+    if let Some(ms) = puts_off(history, asked_at) {
         return Some(untold(Outcome::NotYet { ms }));
+    }
+    if history::left_ms(link.grace_until).is_some() {
+        return None;
     }
     match link.question(Purpose::Acquire, first).await {
         Some(Value::Okay) => Some(untold(Outcome::Granted {

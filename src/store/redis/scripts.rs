@@ -416,6 +416,24 @@ impl Request {
         }
     }
 
+    /// What only asks who holds that lock.
+    pub(super) fn to_check(&self) -> Self {
+        Arguments::of(self.key(), false).to(Purpose::Check, &CHECK_SCRIPT)
+    }
+
+    /// Somebody else than its own token holds the lock, by what [the check](Self::to_check) was answered.
+    pub(super) fn is_in_vain(&self, checked: &Outcome) -> bool {
+        let Outcome::Held {
+            holder: Some(holder),
+            ..
+        } = checked
+        else {
+            return false;
+        };
+        let is_holder = |argument| matches!(argument, Arg::Simple(it) if it == holder.as_bytes());
+        !self.command.args_iter().any(is_holder)
+    }
+
     /// What it is for.
     pub(super) fn purpose(&self) -> Purpose {
         self.purpose
