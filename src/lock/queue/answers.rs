@@ -1,6 +1,8 @@
 //! What the answers of the store mean, and what follows from them for the books: who holds the lock
 //! now, under which lease of ours, until when that is believed, and who is told.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::{Asked, Belief, Dirty, Errand, Maker, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
@@ -128,10 +130,12 @@ impl Queue {
     /// Takes back what may be held for nobody now. What a client named may be in use at another gate by now, and is
     /// left to its lease.
     pub(super) fn take_back_unsure(&mut self, turn: &Turn<'_>) {
-        let is_gone = |(user, token): &(UserId, Token), _: &mut Maker| {
-            self.places.of_owner(*user, token).is_none()
-        };
-        let gone: Vec<_> = self.unsure.extract_if(.., is_gone).collect();
+        let unsure = std::mem::take(&mut self.unsure);
+        let is_there =
+            |(user, token): &(UserId, Token)| self.places.of_owner(*user, token).is_some();
+        let (there, gone) = unsure.into_iter().partition(|(owner, _)| is_there(owner));
+        self.unsure = there;
+        let gone: BTreeMap<_, _> = gone;
         for ((user, token), maker) in gone {
             if maker == Maker::Client || planted(Fault::UnknownIsNotDone) {
                 continue;
