@@ -19,6 +19,9 @@ const LISTENING_TLS: &str = "listening with TLS on ";
 /// The same for its admin address.
 const ADMIN: &str = "operators find lockgate at http://";
 
+/// Of what it logged a test that fails shows the latest lines, so many.
+const MOST_LOG_LINES: usize = 60;
+
 /// The shortest grace time that this time to connect allows.
 pub(crate) const SHORT_GRACE: [(&str, &str); 2] = [
     ("LOCKGATE_UPSTREAM_CONNECT_TIMEOUT", "300ms"),
@@ -265,8 +268,12 @@ impl Drop for Lockgate {
     fn drop(&mut self) {
         self.kill();
         if thread::panicking() {
-            // The harness shows this beside the failure.
-            println!("lockgate at {} logged:\n{}", self.address, self.log());
+            // The harness shows this beside the failure, which should not drown in it.
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let (hidden, shown) = lines.split_at(lines.len().saturating_sub(MOST_LOG_LINES));
+            println!("lockgate at {} logged", self.address);
+            println!("({} lines before)\n{}", hidden.len(), shown.join("\n"));
             return;
         }
         // A session that panics ends one connection, which a test may take for what it waited for.

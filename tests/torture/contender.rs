@@ -39,6 +39,7 @@ const NOTICE_MARGIN: Micros = 100_000;
 pub(crate) struct Contender<'a> {
     world: &'a World,
     number: usize,
+    resp3: bool,
     /// Waits for every reply as long as it can possibly take. Who does not closes the connection
     /// and tries the other gate.
     patient: bool,
@@ -74,6 +75,7 @@ impl<'a> Contender<'a> {
         Self {
             world,
             number,
+            resp3,
             patient: number % 8 < 2,
             random: Random::new(seed),
             connections: world.gates.map(|gate| Connection::new(world, gate, resp3)),
@@ -265,7 +267,14 @@ impl<'a> Contender<'a> {
                 continue;
             }
             match self.call(gate, &words, AT_ONCE, self.patience(AT_ONCE)) {
-                Reply::Value(Value::Integer(1)) => return,
+                Reply::Value(Value::Integer(1)) => {
+                    if tenure.session && gate != granted_by && !self.resp3 {
+                        // Closed by its gate, too, as soon as that finds the lock gone: not for the
+                        // next one.
+                        self.connections[granted_by].close();
+                    }
+                    return;
+                }
                 Reply::Value(Value::Integer(0)) => {
                     tenure.denied = (!unknown).then(now);
                     break;
