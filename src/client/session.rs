@@ -39,7 +39,7 @@ use crate::{
     error::SHUTDOWN,
     gate::{self, Answer, Grant, Info, Label, Pending},
     limits::{LEAST_BUFFER_BYTES, LINE_BYTES},
-    lock::{Token, UserId},
+    lock::{Time, Token, UserId},
     resp::{Protocol, RequestScanner},
     store::Later,
     transport::stream::Stream,
@@ -90,8 +90,8 @@ pub(super) struct Session {
     held: Held,
     /// The lock command that runs gets no reply (`CLIENT REPLY OFF` or `SKIP`).
     silent: bool,
-    /// The lock command that begins has waited so long for that, in milliseconds.
-    waited_ms: u64,
+    /// When the lock command came that begins, where it had to wait for that.
+    came_at: Option<Time>,
     /// When to look whether a client that is not read from has closed.
     watch: Option<Pin<Box<Sleep>>>,
     /// When to give up what still runs for a client that closed.
@@ -198,7 +198,7 @@ impl Session {
             draining: false,
             held: Held::default(),
             silent: false,
-            waited_ms: 0,
+            came_at: None,
             watch: None,
             linger: None,
             idle,

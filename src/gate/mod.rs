@@ -99,6 +99,8 @@ pub struct Client {
 /// What a client wants done to get a lock.
 #[derive(Debug, Clone)]
 pub struct Wish {
+    /// When it asked.
+    pub asked_at: Time,
     /// The token to hold the lock with; made here where none is given.
     pub token: Option<Token>,
     /// The lease, in milliseconds.
@@ -218,7 +220,8 @@ impl Gate {
             true => Request::TryLock,
             false => Request::Lock,
         };
-        let (request, mut reply_to, pending) = self.request(client, &name, &token, asked);
+        let (request, mut reply_to, pending) =
+            self.request(client, &name, &token, asked, wish.asked_at);
         reply_to.mailbox.clone_from(&wish.session);
         let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
         if full && !self.queues.contains_key(&name) {
@@ -228,11 +231,12 @@ impl Gate {
         let wait = match (wish.try_only, wish.wait_ms) {
             (true, _) => Wait::No,
             (false, None) => Wait::Forever,
-            (false, Some(millis)) => Wait::Until(clock::now().plus_millis(millis)),
+            (false, Some(millis)) => Wait::Until(wish.asked_at.plus_millis(millis)),
         };
         let (user, lease_ms) = (client.user, wish.lease_ms);
         let ask = LockRequest {
             request,
+            asked_at: wish.asked_at,
             user,
             token,
             explicit,
@@ -263,11 +267,13 @@ impl Gate {
         });
     }
 
-    /// `UNLOCK`. It runs even if the [`Pending`] is dropped.
-    pub fn unlock(&self, client: &Client, name: LockName, token: Token) -> Pending {
-        let (request, reply_to, pending) = self.request(client, &name, &token, Request::Unlock);
+    /// `UNLOCK`, asked for at that time. It runs even if the [`Pending`] is dropped.
+    pub fn unlock(&self, client: &Client, name: LockName, token: Token, asked_at: Time) -> Pending {
+        let (request, reply_to, pending) =
+            self.request(client, &name, &token, Request::Unlock, asked_at);
         let event = Event::Unlock {
             request,
+            asked_at,
             user: client.user,
             token,
         };
@@ -275,12 +281,21 @@ impl Gate {
         pending
     }
 
-    /// `RELOCK`: the lease ends `lease_ms` milliseconds from now. It runs even if the [`Pending`]
-    /// is dropped.
-    pub fn relock(&self, client: &Client, name: LockName, token: Token, lease_ms: u64) -> Pending {
-        let (request, reply_to, pending) = self.request(client, &name, &token, Request::Relock);
+    /// `RELOCK`, asked for at that time: the lease ends `lease_ms` milliseconds from now. It runs even
+    /// if the [`Pending`] is dropped.
+    pub fn relock(
+        &self,
+        client: &Client,
+        name: LockName,
+        token: Token,
+        lease_ms: u64,
+        asked_at: Time,
+    ) -> Pending {
+        let (request, reply_to, pending) =
+            self.request(client, &name, &token, Request::Relock, asked_at);
         let event = Event::Relock {
             request,
+            asked_at,
             user: client.user,
             token,
             lease_ms,
@@ -397,13 +412,14 @@ impl Gate {
         name: &LockName,
         token: &Token,
         asked: Request,
+        asked_at: Time,
     ) -> (RequestId, Caller, Pending) {
         let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
         let (reply_to, reply) = oneshot::channel();
         let (user, label) = (client.user, Arc::clone(&client.label));
         let caller = Caller {
             asked,
-            since: clock::now(),
+            since: asked_at,
             left: false,
             reply_to,
             user,

@@ -143,7 +143,7 @@ impl Places {
     }
 
     /// A request takes its place: the one its token has, or a new one at the end.
-    pub fn join(&mut self, now: Time, ask: &LockRequest, settings: &Settings) {
+    pub fn join(&mut self, ask: &LockRequest, settings: &Settings) {
         let owner = (ask.token.clone(), ask.user);
         let no = match self.by_owner.get(&owner) {
             Some(no) => *no,
@@ -167,13 +167,13 @@ impl Places {
         place.lease_ms = ask.lease_ms;
         place.explicit |= ask.explicit;
         let due = match ask.wait {
-            Wait::No => Some(now.plus_millis(settings.answer_within_ms)),
+            Wait::No => Some(ask.asked_at.plus_millis(settings.answer_within_ms)),
             Wait::Until(until) => Some(until),
             Wait::Forever => None,
         };
         place.requests.push(Waiting {
             request: ask.request,
-            since: now,
+            since: ask.asked_at,
             wait: ask.wait,
             fence: ask.fence,
             session: ask.session,

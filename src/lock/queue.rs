@@ -214,11 +214,12 @@ impl Queue {
             Event::Lock(ask) => self.lock(&ask, &mut turn),
             Event::Unlock {
                 request,
+                asked_at,
                 user,
                 token,
             } => {
-                let give_up_at = turn.give_up_at();
-                self.errands.push_back(Errand::Unlock(Owner {
+                let give_up_at = turn.give_up_at(asked_at);
+                self.put_errand(Errand::Unlock(Owner {
                     request,
                     user,
                     token,
@@ -227,18 +228,19 @@ impl Queue {
             }
             Event::Relock {
                 request,
+                asked_at,
                 user,
                 token,
                 lease_ms,
             } => {
-                let give_up_at = turn.give_up_at();
+                let give_up_at = turn.give_up_at(asked_at);
                 let owner = Owner {
                     request,
                     user,
                     token,
                     give_up_at,
                 };
-                self.errands.push_back(Errand::Relock(owner, lease_ms));
+                self.put_errand(Errand::Relock(owner, lease_ms));
             }
             Event::Gone {
                 request,
@@ -358,6 +360,33 @@ impl Queue {
             session: lease.is_some_and(|lease| lease.session.is_some()),
             fence: lease.and_then(|lease| lease.fence),
         }
+    }
+
+    /// What a client wants done has its turn before what was asked for later, so that the first is also the first
+    /// to be given up.
+    fn put_errand(&mut self, errand: Errand) {
+        let is_later = |other: &Errand| other.give_up_at() > errand.give_up_at();
+        let mut of_clients = self
+            .errands
+            .iter()
+            .rev()
+            .filter(|e| e.give_up_at().is_some());
+        let at = match of_clients.next().is_some_and(is_later) {
+            true => self.errands.iter().position(is_later),
+            false => None,
+        };
+        self.errands
+            .insert(at.unwrap_or(self.errands.len()), errand);
+    }
+
+    /// An errand that had its turn, and has to wait for another question: it is the next again.
+    fn put_errand_back(&mut self, errand: Errand) {
+        let is_earlier = |other: &Errand| {
+            let at = other.give_up_at();
+            at.is_some() && at < errand.give_up_at()
+        };
+        let at = self.errands.iter().rposition(is_earlier);
+        self.errands.insert(at.map_or(0, |at| at + 1), errand);
     }
 
     // ── what the store and the clock say ─────────────────────────────────────────────────────
@@ -622,7 +651,7 @@ impl Turn<'_> {
         self.todo.push(Action::Reply { request, reply });
     }
 
-    fn give_up_at(&self) -> Time {
-        self.now.plus_millis(self.settings.answer_within_ms)
+    fn give_up_at(&self, asked_at: Time) -> Time {
+        asked_at.plus_millis(self.settings.answer_within_ms)
     }
 }

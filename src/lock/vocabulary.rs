@@ -106,6 +106,8 @@ pub enum Wait {
 pub struct LockRequest {
     /// To whom the one reply goes.
     pub request: RequestId,
+    /// When the client asked: before now, where it had to be found out on whose behalf.
+    pub asked_at: Time,
     /// On whose behalf.
     pub user: UserId,
     /// The token to hold the lock with.
@@ -132,6 +134,8 @@ pub enum Event {
     Unlock {
         /// To whom the one reply goes.
         request: RequestId,
+        /// When the client asked, as in [`LockRequest`].
+        asked_at: Time,
         /// On whose behalf.
         user: UserId,
         /// The token that should hold the lock.
@@ -141,6 +145,8 @@ pub enum Event {
     Relock {
         /// To whom the one reply goes.
         request: RequestId,
+        /// When the client asked, as in [`LockRequest`].
+        asked_at: Time,
         /// On whose behalf.
         user: UserId,
         /// The token that should hold the lock.
@@ -375,6 +381,18 @@ pub enum Refusal {
     Store(Bytes),
 }
 
+/// Whether an [`Ask`](Question::Ask) is for a fence, too. A new one is larger than all before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// It is not.
+    No,
+    /// For a new one.
+    New,
+    /// The token has one, if it holds the lock with the deadline that is expected; for a new one if not, since
+    /// others may have been granted the lock meanwhile.
+    NewUnlessExpected,
+}
+
 /// One atomic step in the store. Each may be sent again when its answer was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
@@ -387,8 +405,8 @@ pub enum Question {
         token: Token,
         /// For how long, in milliseconds.
         lease_ms: u64,
-        /// With a new fence, larger than all before.
-        fence: bool,
+        /// Whether with a fence.
+        fence: Fence,
         /// The deadline that the key has if the token holds the lock by a grant of this gate.
         expects: Option<Deadline>,
         /// Nothing is known of the lock, and nobody needs to be told of its changes while the token

@@ -207,6 +207,7 @@ async fn a_grant_that_reaches_nobody_is_counted_and_its_lease_ends() {
         key: "k".into(),
     };
     let wish = Wish {
+        asked_at: crate::clock::now(),
         token: None,
         lease_ms: 30_000,
         wait_ms: None,

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::{Later, Listener, LockName, Look, Store, task::Task};
 use crate::{
     clock,
-    lock::{Answer, Deadline, LinkId, Outcome, Question, Time, Token, UserId},
+    lock::{Answer, Deadline, Fence, LinkId, Outcome, Question, Time, Token, UserId},
 };
 
 /// The one "connection" to the memory of this process.
@@ -188,7 +188,7 @@ impl Locks {
                 token,
                 now.saturating_add(*lease_ms),
                 true,
-                *fence,
+                *fence != Fence::No,
                 now,
             ),
             (
@@ -220,7 +220,12 @@ impl Locks {
             ) if holder == *token => {
                 let deadline = lease_anew(before, now.saturating_add(*lease_ms));
                 let expected = *expects == Some(Deadline(before));
-                let fence = matches!(question, Question::Ask { fence: true, .. });
+                let fence = match question {
+                    Question::Ask { fence, .. } => {
+                        *fence == Fence::New || (*fence == Fence::NewUnlessExpected && !expected)
+                    }
+                    _ => false,
+                };
                 self.grant(name, token, deadline, expected, fence, now)
             }
             (
@@ -377,7 +382,7 @@ mod tests {
             user,
             token: me.clone(),
             lease_ms,
-            fence: false,
+            fence: Fence::No,
             expects: None,
             bare: false,
         };
@@ -433,7 +438,7 @@ mod tests {
                 user,
                 token: me.clone(),
                 lease_ms: 1 + number % 7,
-                fence: false,
+                fence: Fence::No,
                 expects: None,
                 bare: false,
             };

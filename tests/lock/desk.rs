@@ -14,8 +14,8 @@
 use std::collections::HashMap;
 
 use lockgate::lock::{
-    Action, Answer, Deadline, Event, Happening, LinkId, LockRequest, Outcome, Question, QuestionId,
-    Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait, WriteBack,
+    Action, Answer, Deadline, Event, Fence, Happening, LinkId, LockRequest, Outcome, Question,
+    QuestionId, Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait, WriteBack,
 };
 
 pub(crate) const SETTINGS: Settings = Settings {
@@ -143,16 +143,19 @@ impl Desk {
             [number, what, token, ..] if number.parse::<u64>().is_ok() => {
                 let request = RequestId(number.parse().unwrap());
                 let token = token_of(token);
+                let asked_at = self.now;
                 let last = words[words.len() - 1];
                 match what {
                     "lock" => Event::Lock(self.lock(request, token, &words[3..])),
                     "unlock" => Event::Unlock {
                         request,
+                        asked_at,
                         user,
                         token,
                     },
                     "relock" => Event::Relock {
                         request,
+                        asked_at,
                         user,
                         token,
                         lease_ms: last.parse().unwrap(),
@@ -192,6 +195,7 @@ impl Desk {
         };
         LockRequest {
             request,
+            asked_at: self.now,
             user: user_of(options),
             token,
             explicit: options.contains(&"named"),
@@ -319,7 +323,11 @@ fn told_question(question: &Question) -> String {
             if *bare { "bare " } else { "" },
             name_of(token),
             lease(lease_ms),
-            fenced(*fence),
+            match fence {
+                Fence::No => "",
+                Fence::New => " fence",
+                Fence::NewUnlessExpected => " fence unless",
+            },
             only(expects)
         ),
         Question::HandOver {

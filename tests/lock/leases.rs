@@ -190,10 +190,33 @@ fn a_fence_comes_with_the_grant_and_stays_the_same() {
     scenario(&[
         ("1 lock a named fence", "ask a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("2 lock a named fence", "ask a if 7"),
+        ("2 lock a named fence", "ask a fence unless if 7"),
         ("granted 8", "2 granted a fence 40"),
+        ("3 relock a 50", "extend a 50 if 8"),
+        ("granted 9", "3 Done"),
+        ("4 lock a named fence", "ask a fence unless if 9"),
+        ("granted 10", "4 granted a fence 40"),
+    ]);
+}
+
+/// Meanwhile others may have been granted the lock with a larger one.
+#[test]
+fn a_fence_is_a_new_one_where_it_is_not_known_that_the_lock_was_kept() {
+    scenario(&[
+        ("1 lock a named fence", "ask a fence"),
+        ("granted 7 fence 40", "1 granted a fence 40"),
+        ("2 lock a named fence", "ask a fence unless if 7"),
+        ("granted 8 fence 60", "2 granted a fence 60"),
         ("3 lock a named", "ask a if 8"),
         ("granted 9", "3 granted a"),
+        ("4 lock a named fence", "ask a fence if 9"),
+        ("granted 10 fence 80", "4 granted a fence 80"),
+        ("5 relock a 50", "extend a 50 if 10"),
+        ("again 11", "5 Done"),
+        ("6 lock a named fence", "ask a fence if 11"),
+        ("again 12 fence 90", "6 granted a fence 90"),
+        ("7 lock a named fence", "ask a fence"),
+        ("again 13 fence 91", "7 granted a fence 91"),
     ]);
 }
 
@@ -311,10 +334,10 @@ fn a_lease_that_is_extended_when_the_store_forgets_is_written_back_first() {
     scenario(&[
         ("1 lock a", "ask a"),
         ("granted 7", "1 granted a"),
-        ("2 relock a 500", "extend a 500"),
+        ("2 relock a 500", "extend a 500 if 7"),
         ("forgot", ""),
         ("free", "restore a 30000"),
-        ("granted 8", "extend a 500"),
+        ("granted 8", "extend a 500 if 8"),
         ("granted 9", "2 Done"),
     ]);
 }

@@ -169,7 +169,7 @@ fn a_lease_that_was_told_nobody_is_given_back() {
     scenario(&[
         ("1 lock a named", "ask a"),
         ("granted 7", "1 granted a"),
-        ("2 relock a 50", "extend a 50"),
+        ("2 relock a 50", "extend a 50 if 7"),
         ("1 undelivered a", ""),
         ("3 lock a named", ""),
         ("3 gone a", ""),
@@ -178,7 +178,7 @@ fn a_lease_that_was_told_nobody_is_given_back() {
     scenario(&[
         ("1 lock a named", "ask a"),
         ("granted 7", "1 granted a"),
-        ("2 relock a 50", "extend a 50"),
+        ("2 relock a 50", "extend a 50 if 7"),
         ("1 undelivered a", ""),
         ("3 lock a named", ""),
         ("3 stop a", "3 Nil"),

@@ -393,7 +393,7 @@ fn a_stranger_releases_and_extends_nothing() {
         ("not held", "3 NotHeld"),
         ("4 relock z 50", "extend z 50"),
         ("held a 20000", "4 NotHeld"),
-        ("5 relock a 50", "extend a 50"),
+        ("5 relock a 50", "extend a 50 if 7"),
         ("again 8", "5 Done"),
         ("after 55", "ask b"),
     ]);

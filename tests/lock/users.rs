@@ -206,7 +206,7 @@ fn who_gives_back_or_extends_another_users_token_has_nothing() {
         ("4 unlock a user 2", "check as 2"),
         ("unknown", "check as 2"),
         ("held a 20000", "4 NotHeld"),
-        ("5 relock a 50", "extend a 50"),
+        ("5 relock a 50", "extend a 50 if 7"),
         ("granted 8", "5 Done"),
     ]);
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use lockgate::{
     identity::{Credentials, User, Users},
-    lock::{Answer, Deadline, LinkId, Outcome, Question, Token, UserId},
+    lock::{Answer, Deadline, Fence, LinkId, Outcome, Question, Token, UserId},
     store::{
         Later, Listener, LockName, Look, Store,
         embedded::EmbeddedStore,
@@ -270,7 +270,7 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> Question {
         user,
         token: token(holder),
         lease_ms,
-        fence: false,
+        fence: Fence::No,
         expects: None,
         bare: false,
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lockgate::{
-    lock::{Answer, Outcome, Question, Token, UserId},
+    lock::{Answer, Fence, Outcome, Question, Token, UserId},
     store::redis::RedisSettings,
 };
 use tokio::{
@@ -264,7 +264,7 @@ async fn what_was_given_up_on_is_not_sent_later() {
         user: UserId(0),
         token,
         lease_ms: LONG,
-        fence: false,
+        fence: Fence::No,
         expects: None,
         bare: false,
     };

@@ -1,6 +1,6 @@
 //! Fences, in both stores: they rise whatever happens to the counter.
 
-use lockgate::lock::{Outcome, Question, UserId};
+use lockgate::lock::{Deadline, Fence, Outcome, Question, UserId};
 use redis::Value;
 
 use crate::bed::{Bed, LONG, lock, token};
@@ -8,12 +8,22 @@ use crate::bed::{Bed, LONG, lock, token};
 const USER: UserId = UserId(0);
 
 async fn ask(bed: &Bed, key: &str, holder: &str) -> Outcome {
+    ask_for(bed, key, holder, Fence::New, None).await
+}
+
+async fn ask_for(
+    bed: &Bed,
+    key: &str,
+    holder: &str,
+    fence: Fence,
+    expects: Option<Deadline>,
+) -> Outcome {
     let question = Question::Ask {
         user: USER,
         token: token(holder),
         lease_ms: LONG,
-        fence: true,
-        expects: None,
+        fence,
+        expects,
         bare: false,
     };
     bed.put(&lock(key), question).await.outcome
@@ -70,6 +80,46 @@ async fn rises(bed: Bed) {
         Outcome::Held { .. }
     ));
     assert_eq!(hand_over(&bed, "free", "a", "b").await, Outcome::Free);
+}
+
+/// Who says what deadline its lock has keeps its fence; where that is not so any more, others may have
+/// had a larger one.
+async fn is_kept(bed: Bed) {
+    let deadline = |outcome: &Outcome| match outcome {
+        Outcome::Granted { deadline, .. } => *deadline,
+        other => panic!("not granted: {other:?}"),
+    };
+    let again = |expects| ask_for(&bed, "a", "one", Fence::NewUnlessExpected, Some(expects));
+    let first = ask(&bed, "a", "one").await;
+    let kept = again(deadline(&first)).await;
+    assert!(matches!(
+        kept,
+        Outcome::Granted {
+            fresh: true,
+            fence: None,
+            ..
+        }
+    ));
+    let late = again(deadline(&first)).await;
+    assert!(fence(&late) > fence(&first) && !is_fresh(&late));
+    let release = Question::Release {
+        user: USER,
+        token: token("one"),
+        only_if: None,
+    };
+    assert_eq!(bed.put(&lock("a"), release).await.outcome, Outcome::Free);
+    let anew = again(deadline(&late)).await;
+    assert!(fence(&anew) > fence(&late) && is_fresh(&anew));
+}
+
+#[tokio::test]
+async fn a_fence_is_kept_in_memory() {
+    is_kept(Bed::embedded()).await;
+}
+
+#[tokio::test]
+async fn a_fence_is_kept_in_redis() {
+    is_kept(Bed::redis()).await;
 }
 
 #[tokio::test]

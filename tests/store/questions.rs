@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lockgate::lock::{Answer, Deadline, Outcome, Question, Token, UserId};
+use lockgate::lock::{Answer, Deadline, Fence, Outcome, Question, Token, UserId};
 
 use crate::bed::{Bed, LONG, Told, armed, ask, granted, held, lock, lock_in, token};
 
@@ -274,7 +274,7 @@ async fn keys_and_tokens_are_any_bytes(bed: Bed) {
         user,
         token: bytes.clone(),
         lease_ms: LONG,
-        fence: false,
+        fence: Fence::No,
         expects: None,
         bare: false,
     };

@@ -122,9 +122,9 @@ impl Session {
             return self.stay(Turn::AtDoor(at_door));
         }
         self.admit_as(self.shared.users.anonymous());
-        self.waited_ms = clock::now().millis_since(at_door.came_at);
+        self.came_at = Some(at_door.came_at);
         self.run_or_refuse(&at_door.frame);
-        self.waited_ms = 0;
+        self.came_at = None;
         true
     }
 
@@ -172,7 +172,7 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{future::pending, path::Path, time::Instant};
 
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -182,7 +182,7 @@ mod tests {
             oneshot, watch,
         },
         task::{JoinHandle, yield_now},
-        time::timeout,
+        time::{sleep, timeout},
     };
 
     use super::*;
@@ -206,6 +206,8 @@ mod tests {
     /// Locks in this process, of which the test says who may come in.
     struct Doorkeeper {
         locks: EmbeddedStore,
+        /// Nothing that is asked of a lock is answered.
+        is_mute: bool,
         knocks: UnboundedSender<oneshot::Sender<Admission>>,
     }
 
@@ -215,7 +217,10 @@ mod tests {
         }
 
         fn ask(&self, name: &LockName, question: &Question) -> Later<Answer> {
-            self.locks.ask(name, question)
+            match self.is_mute {
+                true => Box::pin(pending()),
+                false => self.locks.ask(name, question),
+            }
         }
 
         fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>> {
@@ -239,10 +244,15 @@ mod tests {
     impl Place {
         /// Ordinary commands go to this socket.
         fn before(upstream: &Path) -> Self {
+            Self::which(upstream, false)
+        }
+
+        fn which(upstream: &Path, is_mute: bool) -> Self {
             let (knocks, asked) = unbounded_channel();
             let config = Config::default();
             let store = Arc::new(Doorkeeper {
                 locks: EmbeddedStore::new(),
+                is_mute,
                 knocks,
             });
             let limits = config.limits.clone();
@@ -274,7 +284,15 @@ mod tests {
             client: &mut UnixStream,
             token: usize,
         ) -> oneshot::Sender<Admission> {
-            writes(client, &format!("LOCK k TOKEN {token}\r\n")).await;
+            self.asks(client, &format!("LOCK k TOKEN {token}")).await
+        }
+
+        async fn asks(
+            &mut self,
+            client: &mut UnixStream,
+            command: &str,
+        ) -> oneshot::Sender<Admission> {
+            writes(client, &format!("{command}\r\n")).await;
             timeout(SOON, self.asked.recv()).await.unwrap().unwrap()
         }
     }
@@ -325,6 +343,31 @@ mod tests {
                 reads(client, ":1\r\n").await;
             }
         }
+    }
+
+    #[tokio::test]
+    async fn what_does_not_wait_takes_no_longer_for_having_been_asked_about() {
+        const AT_THE_DOOR: Duration = Duration::from_millis(1_800);
+        let mut place = Place::which("/nowhere".as_ref(), true);
+        let within = place.shared.timeout;
+        assert!(AT_THE_DOOR < within);
+        let start = Instant::now();
+        let (mut clients, mut told) = (Vec::new(), Vec::new());
+        for command in ["TRYLOCK a", "UNLOCK b 1", "RELOCK c 1"] {
+            let (mut client, session) = place.connect();
+            told.push(place.asks(&mut client, command).await);
+            clients.push((client, session));
+        }
+        sleep(AT_THE_DOOR).await;
+        for asker in told {
+            assert!(asker.send(Admission::Welcome).is_ok());
+        }
+        for (client, _) in &mut clients {
+            reads(client, "-UPSTREAM ").await;
+        }
+        let took = start.elapsed();
+        assert!(took > AT_THE_DOOR, "{took:?}");
+        assert!(took < within + AT_THE_DOOR / 2, "{took:?}");
     }
 
     #[tokio::test]

@@ -16,10 +16,11 @@ use crate::{
         answer,
         command::{Command, CommandError, parse},
     },
+    clock,
     error::{self, SHUTDOWN},
     gate::{Answer, Pending, Wish},
     limits::LOCK_COMMAND_ARGUMENTS,
-    lock::{Refusal, Token},
+    lock::{Refusal, Time, Token},
     metrics::locks::Request,
     resp::{Protocol, arguments},
     store::LockName,
@@ -138,8 +139,8 @@ impl Session {
             return Turn::Open;
         };
         let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
-        let wait_ms = wait_ms.map(|wait_ms| wait_ms.saturating_sub(self.waited_ms));
         let wish = Wish {
+            asked_at: self.asked_at(),
             token: token.clone(),
             lease_ms,
             wait_ms,
@@ -169,7 +170,8 @@ impl Session {
         let gate = &self.shared.gate;
         match command {
             Command::Unlock { key, token } if self.may_hold(key, token) => {
-                Some(gate.unlock(&self.who, self.name(key.clone()), token.clone()))
+                let name = self.name(key.clone());
+                Some(gate.unlock(&self.who, name, token.clone(), self.asked_at()))
             }
             Command::Relock {
                 key,
@@ -177,10 +179,16 @@ impl Session {
                 lease_ms,
             } if self.may_hold(key, token) => {
                 let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
-                Some(gate.relock(&self.who, self.name(key.clone()), token.clone(), lease_ms))
+                let (name, token) = (self.name(key.clone()), token.clone());
+                Some(gate.relock(&self.who, name, token, lease_ms, self.asked_at()))
             }
             _ => None,
         }
+    }
+
+    /// When the client asked for what begins now.
+    fn asked_at(&self) -> Time {
+        self.came_at.unwrap_or_else(clock::now)
     }
 
     /// The token can be one that a lock of that name was granted to.

@@ -10,8 +10,8 @@ use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
     vocabulary::{
-        Action, Answer, Deadline, Ending, Happening, How, Outcome, Question, Refusal, Reply, Time,
-        Token, UserId,
+        Action, Answer, Deadline, Ending, Fence, Happening, How, Outcome, Question, Refusal, Reply,
+        Time, Token, UserId,
     },
 };
 
@@ -181,6 +181,7 @@ impl Queue {
             user,
             token,
             lease_ms,
+            fence: asked_fence,
             bare,
             ..
         } = &asked.question
@@ -193,7 +194,11 @@ impl Queue {
                 fresh,
                 fence,
             } => {
-                let again = self.lease_of(*user, token).is_some();
+                let before = self.lease_of(*user, token);
+                let again = before.is_some();
+                // The store would have told a new one.
+                let kept = before.filter(|_| *asked_fence == Fence::NewUnlessExpected);
+                let fence = fence.or(kept.and_then(|lease| lease.fence));
                 if !again {
                     self.chain.begin(turn.now);
                 }
@@ -363,7 +368,9 @@ impl Queue {
         // says here that it uses it, and was not granted it to the end of a connection, it is ours.
         let relocked = asked.teller.is_some() && !is_bound;
         let deadline = (fresh || relocked).then_some(deadline);
-        let mut lease = self.new_lease(asked, (*user, token), *lease_ms, deadline, None, turn.now);
+        // Elsewhere it may have been granted with another fence, after others were.
+        let fence = before.filter(|_| fresh).and_then(|lease| lease.fence);
+        let mut lease = self.new_lease(asked, (*user, token), *lease_ms, deadline, fence, turn.now);
         if asked.teller.is_some() {
             let over = turn.now >= lease.until;
             let reply = if over {

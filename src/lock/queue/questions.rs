@@ -6,7 +6,8 @@ use crate::lock::{
     lease::{Lease, is_wanted_back},
     places::Place,
     vocabulary::{
-        Action, Deadline, Question, QuestionId, Reply, RequestId, Settings, Time, Token, UserId,
+        Action, Deadline, Fence, Question, QuestionId, Reply, RequestId, Settings, Time, Token,
+        UserId,
     },
 };
 
@@ -46,14 +47,18 @@ impl Queue {
             // Once it is seen that the other one lost the lock there is no such lease any more.
             return self.ask(Question::Check { user: place.user }, None, turn);
         }
+        let lease = self.lease_of(place.user, &place.token);
+        let has_fence = |lease: &Lease| lease.fence.is_some() && lease.deadline.is_some();
         let question = Question::Ask {
             user: place.user,
             token: place.token.clone(),
             lease_ms: place.lease_ms,
-            fence: self.needs_fence(place),
-            expects: self
-                .lease_of(place.user, &place.token)
-                .and_then(|lease| lease.deadline),
+            fence: match place.wants_fence() {
+                true if lease.as_ref().is_some_and(has_fence) => Fence::NewUnlessExpected,
+                true => Fence::New,
+                false => Fence::No,
+            },
+            expects: lease.and_then(|lease| lease.deadline),
             bare: self.is_bare(place, turn.settings),
         };
         self.ask(question, None, turn);
@@ -68,12 +73,6 @@ impl Queue {
         // client got elsewhere by the same token.
         let plain = !place.explicit && !session && !place.wants_fence();
         alone && plain && !known && !is_wanted_back(false, settings)
-    }
-
-    /// Somebody at the place wants a fence, and none is known.
-    fn needs_fence(&self, place: &Place) -> bool {
-        let known = |lease: Lease| lease.fence.is_some();
-        place.wants_fence() && !self.lease_of(place.user, &place.token).is_some_and(known)
     }
 
     /// The question that does this errand. None where there is nothing left to do.
@@ -92,9 +91,7 @@ impl Queue {
             Errand::Relock(owner, lease_ms) => {
                 let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
                 let lease = self.lease_of(user, &token);
-                let expects = lease
-                    .filter(|lease| lease.session.is_some())
-                    .and_then(|lease| lease.deadline);
+                let expects = lease.and_then(|lease| lease.deadline);
                 let question = Question::Extend {
                     user,
                     token,
@@ -154,7 +151,7 @@ impl Queue {
                     only_if,
                     to: next.token.clone(),
                     lease_ms: next.lease_ms,
-                    fence: self.needs_fence(next) && !planted(Fault::NoFenceOnHandover),
+                    fence: next.wants_fence() && !planted(Fault::NoFenceOnHandover),
                 }
             }
             _ => Question::Release {

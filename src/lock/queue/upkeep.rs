@@ -294,7 +294,7 @@ impl Queue {
                 token,
                 give_up_at,
             };
-            self.errands.push_front(Errand::Relock(owner, lease_ms));
+            self.put_errand_back(Errand::Relock(owner, lease_ms));
         }
         // A renewal is due still.
     }
@@ -329,7 +329,7 @@ impl Queue {
             how: before.as_ref().and_then(|lease| lease.how),
             receivers: before.as_ref().map_or(0, |lease| lease.receivers),
             place: before.as_ref().and_then(|lease| lease.place),
-            fence: fence.or(before.as_ref().and_then(|lease| lease.fence)),
+            fence,
             session: before.and_then(|lease| lease.session),
             renew_at: renewal(asked.sent_at, lease_ms),
             changed: false,

@@ -34,7 +34,7 @@ use super::{Admission, Later, Listener, LockName, Look, Needed, Store};
 use crate::{
     clock,
     identity::Users,
-    lock::{Answer, Deadline, Outcome, Question, Time, UserId},
+    lock::{Answer, Deadline, Fence, Outcome, Question, Time, UserId},
     metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
@@ -291,10 +291,11 @@ fn takes_free(question: &Question) -> bool {
 }
 
 fn wants_fence(question: &Question) -> bool {
-    matches!(
-        question,
-        Question::Ask { fence: true, .. } | Question::HandOver { fence: true, .. }
-    )
+    match question {
+        Question::Ask { fence, .. } => *fence != Fence::No,
+        Question::HandOver { fence, .. } => *fence,
+        _ => false,
+    }
 }
 
 /// What `waits` is put off where it has to be; all else is given up where there is no connection within

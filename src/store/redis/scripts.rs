@@ -13,7 +13,7 @@
 //!
 //! What the scripts return: an integer is the deadline of a grant made now, an array of one integer
 //! that of a token that held the lock before; with a fence it is an array of the deadline, the fence,
-//! and 1 or 0 for the same. An array of two is the holder and its `PTTL`, nil that nobody holds the
+//! and 1 or 0 for the same; a fence of 0 is none. An array of two is the holder and its `PTTL`, nil that nobody holds the
 //! lock. `RELEASE` returns 1 or 0.
 
 use std::sync::LazyLock;
@@ -23,7 +23,7 @@ use redis::{Arg, Cmd, Script, ServerError, Value};
 
 use crate::{
     limits::TOKEN_BYTES,
-    lock::{Deadline, Outcome, Question, Token},
+    lock::{Deadline, Fence, Outcome, Question, Token},
     metrics::upstream::Purpose,
 };
 
@@ -127,8 +127,9 @@ local function next_fence(floor)
 end
 ";
 
-/// ARGV: token, lease, expected deadline, floor of the fence. KEYS: the lock, the counter of fences. As [`ASK`], with
-/// a fence; where there is none there is no grant.
+/// ARGV: token, lease, expected deadline, floor of the fence, and 1 where the token has a fence if the deadline is
+/// as expected, which is told as 0. KEYS: the lock, the counter of fences. As [`ASK`], with a fence; where there is
+/// none there is no grant.
 const ASK_FENCED: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.ok then
@@ -144,9 +145,9 @@ local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 if not holder then return set end
 if holder ~= ARGV[1] then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
-local fence = next_fence(ARGV[4])
-if type(fence) ~= 'number' then return fence end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
+local fence = expected and ARGV[5] == '1' and 0 or next_fence(ARGV[4])
+if type(fence) ~= 'number' then return fence end
 local at = lease_anew(ARGV[2])
 if type(at) ~= 'table' or at.err then return at end
 return {at[1], fence, expected and 1 or 0}
@@ -360,14 +361,15 @@ impl Request {
                 expects,
                 ..
             } => {
-                let script = if *fence {
-                    &ASK_FENCED_SCRIPT
-                } else {
-                    &ASK_SCRIPT
-                };
-                let arguments = Arguments::of(key, *fence).token(token);
+                let fenced = *fence != Fence::No;
+                let arguments = Arguments::of(key, fenced).token(token);
                 let arguments = arguments.number(*lease_ms).deadline(*expects);
-                arguments.floor(*fence, floor).to(Ask, script)
+                if !fenced {
+                    return arguments.to(Ask, &ASK_SCRIPT);
+                }
+                let has_one = *fence == Fence::NewUnlessExpected;
+                let arguments = arguments.number(floor).number(has_one.into());
+                arguments.to(Ask, &ASK_FENCED_SCRIPT)
             }
             Question::HandOver {
                 from,
@@ -384,7 +386,11 @@ impl Request {
                 };
                 let arguments = Arguments::of(key, *fence).token(from).token(to);
                 let arguments = arguments.number(*lease_ms).deadline(*only_if);
-                arguments.floor(*fence, floor).to(Handover, script)
+                let arguments = match fence {
+                    true => arguments.number(floor),
+                    false => arguments,
+                };
+                arguments.to(Handover, script)
             }
             Question::Release { token, only_if, .. } => {
                 let arguments = Arguments::of(key, false).token(token).deadline(*only_if);
@@ -528,10 +534,6 @@ impl Arguments {
         self.number_or_nothing(deadline.map(|Deadline(at)| at))
     }
 
-    fn floor(self, wanted: bool, floor: u64) -> Self {
-        if wanted { self.number(floor) } else { self }
-    }
-
     fn to(self, purpose: Purpose, script: &'static LazyLock<Prepared>) -> Request {
         let script: &'static Prepared = script;
         let all = || self.keys.iter().chain(&self.values);
@@ -565,7 +567,7 @@ fn granted_with_fence(at: i64, number: i64, fresh: bool) -> Outcome {
     Outcome::Granted {
         deadline: Deadline(u64::try_from(at).unwrap_or(u64::MAX)),
         fresh,
-        fence: u64::try_from(number).ok(),
+        fence: u64::try_from(number).ok().filter(|number| *number > 0),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The clients: what each is going to do, until it is granted the lock.
 
-use lockgate::lock::{Event, LockRequest, Question, RequestId, Token, UserId, Wait};
+use lockgate::lock::{Event, LockRequest, Question, RequestId, Time, Token, UserId, Wait};
 
 use super::{
     MILLI,
@@ -245,18 +245,17 @@ impl World {
         };
         self.clients[who].gate = gate;
         let client = self.clients[who].clone();
-        let (time, clock) = (self.time(gate), self.gates[gate].clock);
+        let (asked_at, latest) = self.asked_at(gate);
         let wait = match (client.try_only, client.wait_ms) {
             (true, _) => Wait::No,
             (false, None) => Wait::Forever,
-            (false, Some(millis)) => Wait::Until(time.plus_millis(millis)),
+            (false, Some(millis)) => Wait::Until(asked_at.plus_millis(millis)),
         };
         let due = match wait {
-            Wait::Until(due) => Some(due),
-            Wait::No => Some(time.plus_millis(self.day.settings.answer_within_ms)),
+            Wait::Until(due) => Some(self.moment(gate, due)),
+            Wait::No => Some(latest),
             Wait::Forever => None,
         };
-        let due = due.map(|due| clock.moment(due.micros()));
         let request = self.request(Purpose::Lock(who), gate, due, !client.explicit);
         self.clients[who].request = Some(request);
         self.checks.asked_at.insert(client.token.clone(), self.now);
@@ -278,6 +277,7 @@ impl World {
         }
         let ask = LockRequest {
             request,
+            asked_at,
             user: client.user,
             token: client.token,
             explicit: client.explicit,
@@ -403,10 +403,21 @@ impl World {
 
     // ── asking ───────────────────────────────────────────────────────────────────────────────
 
-    pub(super) fn answer_due(&self, gate: usize) -> u64 {
-        let within = self.day.settings.answer_within_ms;
-        let due = self.time(gate).plus_millis(within);
-        self.gates[gate].clock.moment(due.micros())
+    /// When the client of what comes to this gate now asked, by the gate's clock: some were at the door
+    /// for a while. And by when it is to have its answer, where it does not wait.
+    pub(super) fn asked_at(&mut self, gate: usize) -> (Time, u64) {
+        let (now, within) = (self.time(gate), self.day.settings.answer_within_ms);
+        let at_the_door = match self.random.percent(10) {
+            true => self.random.between(0, within * MILLI),
+            false => 0,
+        };
+        let asked_at = Time::from_micros(now.micros().saturating_sub(at_the_door));
+        (asked_at, self.moment(gate, asked_at.plus_millis(within)))
+    }
+
+    /// When it is so late at this gate, but not before now.
+    fn moment(&self, gate: usize, time: Time) -> u64 {
+        self.gates[gate].clock.moment(time.micros()).max(self.now)
     }
 
     pub(super) fn request(

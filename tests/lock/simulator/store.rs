@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use lockgate::lock::{Answer, Deadline, LinkId, Outcome, Question, Token};
+use lockgate::lock::{Answer, Deadline, Fence, LinkId, Outcome, Question, Token};
 
 use super::people::OUTSIDER;
 
@@ -250,7 +250,11 @@ impl Store {
                 ..
             } if holder.is_none() || is(token) => {
                 let expected = expects.is_some() && is_at(expects);
-                let fence = fence.then(|| self.next_fence(now, seen));
+                let fence = match fence {
+                    Fence::No => None,
+                    Fence::NewUnlessExpected if holder.is_some() && expected => None,
+                    Fence::New | Fence::NewUnlessExpected => Some(self.next_fence(now, seen)),
+                };
                 self.set(now, link, token, *lease_ms, expected, fence)
             }
             Question::HandOver {

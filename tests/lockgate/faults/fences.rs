@@ -104,6 +104,45 @@ fn fences_rise_across_gates_and_restarts_and_losses() {
     rises(&mut one.client(), &mut last);
 }
 
+/// A gate that was not told that a lock was released elsewhere still has its fence in the books.
+#[test]
+fn who_comes_back_for_a_lock_that_others_had_meanwhile_has_a_larger_fence() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    assert_eq!(
+        redis.client().say("ACL SETUSER default -client|tracking"),
+        "OK"
+    );
+    let gates = [(); 2].map(|()| gate_before(&redis.url(), &[]));
+    let (mut one, mut other) = (gates[0].client(), gates[1].client());
+    let first = fence(&one.say("LOCK k TOKEN t FENCE"), "t");
+    assert_eq!(other.say("UNLOCK k t"), 1);
+    let between = fence(&other.say("LOCK k TOKEN u FENCE"), "u");
+    assert_eq!(other.say("UNLOCK k u"), 1);
+    let mut last = fence(&one.say("LOCK k TOKEN t FENCE"), "t");
+    assert!(
+        first < between && between < last,
+        "{first} {between} {last}"
+    );
+    assert_eq!(
+        fence(&one.say("LOCK k TOKEN t FENCE"), "t"),
+        last,
+        "it was kept"
+    );
+    // Now without a fence, or by a new lease: then it is not known whose fence that one is.
+    for comes_back in ["LOCK k TOKEN t", "RELOCK k t"] {
+        assert_eq!(other.say("UNLOCK k t"), 1);
+        let between = fence(&other.say("LOCK k TOKEN u FENCE"), "u");
+        assert_eq!(other.say("UNLOCK k u"), 1);
+        if comes_back.starts_with("RELOCK") {
+            assert_eq!(other.say("LOCK k TOKEN t"), "t");
+        }
+        assert!(!matches!(one.say(comes_back), Value::Error(_)));
+        last = fence(&one.say("LOCK k TOKEN t FENCE"), "t");
+        assert!(between < last, "{between} {last} {comes_back}");
+    }
+}
+
 /// Also past a gate that knew nothing of it: the counter comes back with the lease.
 #[test]
 fn the_fence_of_a_held_lock_outlives_a_redis_that_forgets() {
