@@ -40,8 +40,11 @@ pub struct Lease {
     pub receivers: usize,
     /// The place in the queue that the lease was granted to.
     pub place: Option<u64>,
-    /// The fence that came with it, where one was asked for.
+    /// The largest fence that came with it, where one was asked for.
     pub fence: Option<u64>,
+    /// The deadline in the store with which this is its fence for certain. With another the lock may have been lost,
+    /// granted to others with a larger one, and to this token again.
+    pub fence_at: Option<Deadline>,
     /// The request to whose connection it is bound: it is renewed for as long as that lives.
     pub session: Option<RequestId>,
     /// When to renew it, where it is bound.
@@ -80,6 +83,11 @@ impl Lease {
         } else {
             Ending::Lost
         }
+    }
+
+    /// Its fence, where it is known that it has no larger one.
+    pub fn sure_fence(&self) -> Option<u64> {
+        self.fence.filter(|_| self.fence_at.is_some())
     }
 
     /// It was found to stand.

@@ -143,7 +143,7 @@ impl Places {
     }
 
     /// A request takes its place: the one its token has, or a new one at the end.
-    pub fn join(&mut self, ask: &LockRequest, settings: &Settings) {
+    pub fn join(&mut self, now: Time, ask: &LockRequest, settings: &Settings) {
         let owner = (ask.token.clone(), ask.user);
         let no = match self.by_owner.get(&owner) {
             Some(no) => *no,
@@ -173,7 +173,7 @@ impl Places {
         };
         place.requests.push(Waiting {
             request: ask.request,
-            since: ask.asked_at,
+            since: now,
             wait: ask.wait,
             fence: ask.fence,
             session: ask.session,

@@ -365,28 +365,26 @@ impl Queue {
     /// What a client wants done has its turn before what was asked for later, so that the first is also the first
     /// to be given up.
     fn put_errand(&mut self, errand: Errand) {
-        let is_later = |other: &Errand| other.give_up_at() > errand.give_up_at();
-        let mut of_clients = self
-            .errands
-            .iter()
-            .rev()
-            .filter(|e| e.give_up_at().is_some());
-        let at = match of_clients.next().is_some_and(is_later) {
-            true => self.errands.iter().position(is_later),
-            false => None,
+        let give_up_at = errand.give_up_at();
+        let mut latest = self.errands.iter().rev().filter_map(Errand::give_up_at);
+        let at = match latest.next() {
+            Some(latest) if Some(latest) > give_up_at => self.behind(|at| Some(at) <= give_up_at),
+            _ => self.errands.len(),
         };
-        self.errands
-            .insert(at.unwrap_or(self.errands.len()), errand);
+        self.errands.insert(at, errand);
     }
 
     /// An errand that had its turn, and has to wait for another question: it is the next again.
     fn put_errand_back(&mut self, errand: Errand) {
-        let is_earlier = |other: &Errand| {
-            let at = other.give_up_at();
-            at.is_some() && at < errand.give_up_at()
-        };
-        let at = self.errands.iter().rposition(is_earlier);
-        self.errands.insert(at.map_or(0, |at| at + 1), errand);
+        let give_up_at = errand.give_up_at();
+        let at = self.behind(|at| Some(at) < give_up_at);
+        self.errands.insert(at, errand);
+    }
+
+    /// Behind the last errand that is given up at a moment like this.
+    fn behind(&self, is_so: impl Fn(Time) -> bool) -> usize {
+        let is_so = |errand: &Errand| errand.give_up_at().is_some_and(&is_so);
+        self.errands.iter().rposition(is_so).map_or(0, |at| at + 1)
     }
 
     // ── what the store and the clock say ─────────────────────────────────────────────────────

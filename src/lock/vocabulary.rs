@@ -388,9 +388,9 @@ pub enum Fence {
     No,
     /// For a new one.
     New,
-    /// The token has one, if it holds the lock with the deadline that is expected; for a new one if not, since
-    /// others may have been granted the lock meanwhile.
-    NewUnlessExpected,
+    /// The token has one, if it holds the lock until this very moment; for a new one if not, since others may have
+    /// been granted the lock meanwhile.
+    NewUnless(Deadline),
 }
 
 /// One atomic step in the store. Each may be sent again when its answer was lost.

@@ -222,7 +222,7 @@ impl Locks {
                 let expected = *expects == Some(Deadline(before));
                 let fence = match question {
                     Question::Ask { fence, .. } => {
-                        *fence == Fence::New || (*fence == Fence::NewUnlessExpected && !expected)
+                        *fence != Fence::No && *fence != Fence::NewUnless(Deadline(before))
                     }
                     _ => false,
                 };

@@ -324,9 +324,9 @@ fn told_question(question: &Question) -> String {
             name_of(token),
             lease(lease_ms),
             match fence {
-                Fence::No => "",
-                Fence::New => " fence",
-                Fence::NewUnlessExpected => " fence unless",
+                Fence::No => String::new(),
+                Fence::New => " fence".to_owned(),
+                Fence::NewUnless(at) => format!(" fence unless {}", at.0),
             },
             only(expects)
         ),

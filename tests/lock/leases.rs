@@ -190,12 +190,21 @@ fn a_fence_comes_with_the_grant_and_stays_the_same() {
     scenario(&[
         ("1 lock a named fence", "ask a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("2 lock a named fence", "ask a fence unless if 7"),
+        ("2 lock a named fence", "ask a fence unless 7 if 7"),
         ("granted 8", "2 granted a fence 40"),
         ("3 relock a 50", "extend a 50 if 8"),
         ("granted 9", "3 Done"),
-        ("4 lock a named fence", "ask a fence unless if 9"),
-        ("granted 10", "4 granted a fence 40"),
+        ("4 lock a named", "ask a fence unless 9 if 9"),
+        ("granted 10", "4 granted a"),
+        ("5 lock a named fence", "ask a fence unless 10 if 10"),
+        ("granted 11", "5 granted a fence 40"),
+    ]);
+    // Granted elsewhere before, but the fence is of here.
+    scenario(&[
+        ("1 lock a named fence", "ask a fence"),
+        ("again 7 fence 40", "1 granted a fence 40"),
+        ("2 lock a named fence", "ask a fence unless 7"),
+        ("again 8", "2 granted a fence 40"),
     ]);
 }
 
@@ -205,18 +214,32 @@ fn a_fence_is_a_new_one_where_it_is_not_known_that_the_lock_was_kept() {
     scenario(&[
         ("1 lock a named fence", "ask a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("2 lock a named fence", "ask a fence unless if 7"),
+        ("2 lock a named fence", "ask a fence unless 7 if 7"),
         ("granted 8 fence 60", "2 granted a fence 60"),
-        ("3 lock a named", "ask a if 8"),
-        ("granted 9", "3 granted a"),
+        ("3 relock a 50", "extend a 50 if 8"),
+        ("again 9", "3 Done"),
         ("4 lock a named fence", "ask a fence if 9"),
         ("granted 10 fence 80", "4 granted a fence 80"),
-        ("5 relock a 50", "extend a 50 if 10"),
-        ("again 11", "5 Done"),
-        ("6 lock a named fence", "ask a fence if 11"),
-        ("again 12 fence 90", "6 granted a fence 90"),
-        ("7 lock a named fence", "ask a fence"),
-        ("again 13 fence 91", "7 granted a fence 91"),
+    ]);
+    scenario(&[
+        ("1 lock a named fence", "ask a fence"),
+        ("granted 7 fence 40", "1 granted a fence 40"),
+        ("forgot", "restore a 30000 fence 40"),
+        ("granted 8", ""),
+        ("2 lock a named fence", "ask a fence if 8"),
+        ("granted 9 fence 60", "2 granted a fence 60"),
+    ]);
+}
+
+/// What is written back raises the counter past the largest that anybody was told.
+#[test]
+fn a_fence_that_was_told_is_not_forgotten() {
+    scenario(&[
+        ("1 lock a named fence", "ask a fence"),
+        ("granted 7 fence 40", "1 granted a fence 40"),
+        ("2 relock a 30000", "extend a 30000 if 7"),
+        ("again 9", "2 Done"),
+        ("forgot", "restore a 30000 fence 40"),
     ]);
 }
 

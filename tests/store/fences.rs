@@ -89,7 +89,7 @@ async fn is_kept(bed: Bed) {
         Outcome::Granted { deadline, .. } => *deadline,
         other => panic!("not granted: {other:?}"),
     };
-    let again = |expects| ask_for(&bed, "a", "one", Fence::NewUnlessExpected, Some(expects));
+    let again = |at| ask_for(&bed, "a", "one", Fence::NewUnless(at), Some(at));
     let first = ask(&bed, "a", "one").await;
     let kept = again(deadline(&first)).await;
     assert!(matches!(

@@ -194,11 +194,10 @@ impl Queue {
                 fresh,
                 fence,
             } => {
-                let before = self.lease_of(*user, token);
-                let again = before.is_some();
-                // The store would have told a new one.
-                let kept = before.filter(|_| *asked_fence == Fence::NewUnlessExpected);
-                let fence = fence.or(kept.and_then(|lease| lease.fence));
+                let again = self.lease_of(*user, token).is_some();
+                // No new one was told where the one it has is kept.
+                let is_sure = fence.is_some() || matches!(asked_fence, Fence::NewUnless(_));
+                let fence_at = is_sure.then_some(deadline);
                 if !again {
                     self.chain.begin(turn.now);
                 }
@@ -206,6 +205,7 @@ impl Queue {
                 let deadline = fresh.then_some(deadline);
                 let mut lease =
                     self.new_lease(asked, (*user, token), *lease_ms, deadline, fence, turn.now);
+                lease.fence_at = fence_at;
                 if !again && (fresh || *bare || asked.again) {
                     lease.how = Some(How::Free);
                 }
@@ -255,9 +255,11 @@ impl Queue {
                 self.tell(&asked, Reply::Done, turn);
                 self.chain.hand_over();
                 self.released(*user, from, Ending::HandedOver, turn);
+                let fence_at = fence.map(|_| deadline);
                 let deadline = fresh.then_some(deadline);
                 let mut lease =
                     self.new_lease(&asked, (*user, to), *lease_ms, deadline, fence, turn.now);
+                lease.fence_at = fence_at;
                 lease.how = Some(How::Handover);
                 self.granted(&asked, lease, turn);
             }
@@ -357,7 +359,7 @@ impl Queue {
             user,
             token,
             lease_ms,
-            ..
+            expects,
         } = &asked.question
         else {
             return;
@@ -367,10 +369,12 @@ impl Queue {
         // Where the deadline was not ours the token may be in use at another gate, too. For who
         // says here that it uses it, and was not granted it to the end of a connection, it is ours.
         let relocked = asked.teller.is_some() && !is_bound;
+        let stood =
+            before.is_some_and(|lease| lease.fence_at.is_some() && lease.fence_at == *expects);
+        let fence_at = (fresh && stood).then_some(deadline);
         let deadline = (fresh || relocked).then_some(deadline);
-        // Elsewhere it may have been granted with another fence, after others were.
-        let fence = before.filter(|_| fresh).and_then(|lease| lease.fence);
-        let mut lease = self.new_lease(asked, (*user, token), *lease_ms, deadline, fence, turn.now);
+        let mut lease = self.new_lease(asked, (*user, token), *lease_ms, deadline, None, turn.now);
+        lease.fence_at = fence_at;
         if asked.teller.is_some() {
             let over = turn.now >= lease.until;
             let reply = if over {
@@ -417,7 +421,8 @@ impl Queue {
         let over = turn.now >= lease.until && !planted(Fault::ExpiredDelivered);
         let place = self.places.of_owner(user, &token);
         let wants_more = |place: &super::Place| {
-            place.lease_ms != lease.lease_ms || (place.wants_fence() && lease.fence.is_none())
+            place.lease_ms != lease.lease_ms
+                || (place.wants_fence() && lease.sure_fence().is_none())
         };
         if place.is_some_and(wants_more) {
             // Somebody joined meanwhile and wants another lease: asked for once more, as the holder.
@@ -442,7 +447,7 @@ impl Queue {
                         token: token.clone(),
                         until: lease.until,
                         since: lease.since,
-                        fence: lease.fence.filter(|_| waiting.fence),
+                        fence: lease.sure_fence().filter(|_| waiting.fence),
                         session: lease.session == Some(waiting.request),
                         how: match lease.how.take() {
                             Some(How::Free) if self.held_at >= waiting.since => How::Waited,

@@ -26,7 +26,7 @@ impl Queue {
         if !knows {
             self.comes_as_a_stranger(ask.user, turn.now);
         }
-        self.places.join(ask, turn.settings);
+        self.places.join(turn.now, ask, turn.settings);
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
             // From now on somebody waits to be told.
             lease.bare = false;

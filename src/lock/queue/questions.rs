@@ -48,15 +48,15 @@ impl Queue {
             return self.ask(Question::Check { user: place.user }, None, turn);
         }
         let lease = self.lease_of(place.user, &place.token);
-        let has_fence = |lease: &Lease| lease.fence.is_some() && lease.deadline.is_some();
+        let fence_at = |lease: &Lease| lease.fence_at.filter(|_| lease.fence.is_some());
         let question = Question::Ask {
             user: place.user,
             token: place.token.clone(),
             lease_ms: place.lease_ms,
-            fence: match place.wants_fence() {
-                true if lease.as_ref().is_some_and(has_fence) => Fence::NewUnlessExpected,
-                true => Fence::New,
-                false => Fence::No,
+            fence: match lease.as_ref().and_then(fence_at) {
+                Some(deadline) => Fence::NewUnless(deadline),
+                None if place.wants_fence() => Fence::New,
+                None => Fence::No,
             },
             expects: lease.and_then(|lease| lease.deadline),
             bare: self.is_bare(place, turn.settings),

@@ -235,6 +235,8 @@ impl Queue {
             } => {
                 if let Some(lease) = &mut self.lease {
                     let ours = fresh || lease.deadline == Some(deadline);
+                    // Before it was written back others may have been granted the lock.
+                    lease.fence_at = lease.fence_at.filter(|at| *at == deadline);
                     lease.deadline = ours.then_some(deadline);
                     lease.over_at = lease.over_at.max(over_at(turn.now, *lease_ms));
                     lease.confirm();
@@ -329,7 +331,8 @@ impl Queue {
             how: before.as_ref().and_then(|lease| lease.how),
             receivers: before.as_ref().map_or(0, |lease| lease.receivers),
             place: before.as_ref().and_then(|lease| lease.place),
-            fence,
+            fence: fence.or(before.as_ref().and_then(|lease| lease.fence)),
+            fence_at: None,
             session: before.and_then(|lease| lease.session),
             renew_at: renewal(asked.sent_at, lease_ms),
             changed: false,

@@ -127,9 +127,9 @@ local function next_fence(floor)
 end
 ";
 
-/// ARGV: token, lease, expected deadline, floor of the fence, and 1 where the token has a fence if the deadline is
-/// as expected, which is told as 0. KEYS: the lock, the counter of fences. As [`ASK`], with a fence; where there is
-/// none there is no grant.
+/// ARGV: token, lease, expected deadline, floor of the fence, and the deadline with which the token has a fence, which
+/// is told as 0, or nothing. KEYS: the lock, the counter of fences. As [`ASK`], with a fence; where there is none
+/// there is no grant.
 const ASK_FENCED: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.ok then
@@ -146,7 +146,7 @@ if type(holder) == 'table' then return holder end
 if not holder then return set end
 if holder ~= ARGV[1] then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
-local fence = expected and ARGV[5] == '1' and 0 or next_fence(ARGV[4])
+local fence = ARGV[5] ~= '' and expires_at(ARGV[5]) and 0 or next_fence(ARGV[4])
 if type(fence) ~= 'number' then return fence end
 local at = lease_anew(ARGV[2])
 if type(at) ~= 'table' or at.err then return at end
@@ -367,8 +367,10 @@ impl Request {
                 if !fenced {
                     return arguments.to(Ask, &ASK_SCRIPT);
                 }
-                let has_one = *fence == Fence::NewUnlessExpected;
-                let arguments = arguments.number(floor).number(has_one.into());
+                let arguments = arguments.number(floor).deadline(match fence {
+                    Fence::NewUnless(deadline) => Some(*deadline),
+                    Fence::New | Fence::No => None,
+                });
                 arguments.to(Ask, &ASK_FENCED_SCRIPT)
             }
             Question::HandOver {

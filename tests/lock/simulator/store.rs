@@ -252,8 +252,8 @@ impl Store {
                 let expected = expects.is_some() && is_at(expects);
                 let fence = match fence {
                     Fence::No => None,
-                    Fence::NewUnlessExpected if holder.is_some() && expected => None,
-                    Fence::New | Fence::NewUnlessExpected => Some(self.next_fence(now, seen)),
+                    Fence::NewUnless(at) if holder.is_some() && is_at(&Some(*at)) => None,
+                    Fence::New | Fence::NewUnless(_) => Some(self.next_fence(now, seen)),
                 };
                 self.set(now, link, token, *lease_ms, expected, fence)
             }
