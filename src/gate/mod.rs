@@ -223,16 +223,24 @@ impl Gate {
         let (request, mut reply_to, pending) =
             self.request(client, &name, &token, asked, wish.asked_at);
         reply_to.mailbox.clone_from(&wish.session);
-        let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
-        if full && !self.queues.contains_key(&name) {
-            self.refuse_one_more(name, reply_to);
-            return pending;
-        }
         let wait = match (wish.try_only, wish.wait_ms) {
             (true, _) => Wait::No,
             (false, None) => Wait::Forever,
             (false, Some(millis)) => Wait::Until(wish.asked_at.plus_millis(millis)),
         };
+        let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
+        if full && !self.queues.contains_key(&name) {
+            let answered_by = wish.asked_at.plus_millis(self.settings.answer_within_ms);
+            self.refuse_one_more(
+                name,
+                reply_to,
+                match wait {
+                    Wait::Until(until) => answered_by.min(until),
+                    Wait::No | Wait::Forever => answered_by,
+                },
+            );
+            return pending;
+        }
         let (user, lease_ms) = (client.user, wish.lease_ms);
         let ask = LockRequest {
             request,
@@ -251,12 +259,14 @@ impl Gate {
 
     /// As many locks are known as may be. But that this one is not among them is only for those to know
     /// who may look at it.
-    fn refuse_one_more(&self, name: LockName, caller: Caller) {
+    fn refuse_one_more(&self, name: LockName, caller: Caller, until: Time) {
         let (look, gate) = (self.store.look(&name, caller.user), self.this.clone());
+        let within = Duration::from_micros(until.micros_since(clock::now()));
         self.runtime.spawn(async move {
-            let refusal = match look.await {
-                Ok(_) => Refusal::TooManyLocks,
-                Err(error) => Refusal::Store(error),
+            let refusal = match tokio::time::timeout(within, look).await {
+                Ok(Ok(_)) => Refusal::TooManyLocks,
+                Ok(Err(error)) => Refusal::Store(error),
+                Err(_) => Refusal::Upstream,
             };
             let reply = Reply::Refused(refusal);
             if let Some(gate) = gate.upgrade() {
@@ -443,8 +453,9 @@ impl Gate {
             for delivery in todo.deliveries {
                 events.extend(delivery.send().map(|event| (event, None)));
             }
-            for (id, question) in todo.questions {
-                events.extend(self.ask(name, id, &question).map(|event| (event, None)));
+            for (id, question, within) in todo.questions {
+                let answered = self.ask(name, id, &question, within);
+                events.extend(answered.map(|event| (event, None)));
             }
         }
     }
@@ -511,7 +522,14 @@ impl Gate {
             .lease_changed(had_lease, entry.queue.has_lease());
         for action in actions {
             match action {
-                Action::Ask { id, question } => todo.questions.push((id, question)),
+                Action::Ask {
+                    id,
+                    question,
+                    within_ms,
+                } => {
+                    let within = Duration::from_millis(within_ms);
+                    todo.questions.push((id, question, within));
+                }
                 Action::Reply { request, reply } => {
                     // Without a caller the client is gone, and its Pending has said so.
                     let Some(mut caller) = self.take_caller(entry, request) else {
@@ -607,9 +625,15 @@ impl Gate {
 
     /// Asks the store. The question is on its way when this returns; an answer that is there at
     /// once is returned, any other comes back as an event.
-    fn ask(&self, name: &LockName, id: QuestionId, question: &Question) -> Option<Event> {
+    fn ask(
+        &self,
+        name: &LockName,
+        id: QuestionId,
+        question: &Question,
+        within: Duration,
+    ) -> Option<Event> {
         let _runtime = self.runtime.enter();
-        let mut answer = self.store.ask(name, question);
+        let mut answer = self.store.ask(name, question, within);
         if let Poll::Ready(answer) = answer
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -681,7 +705,7 @@ impl Entry {
 #[derive(Default)]
 struct Todo {
     deliveries: Vec<Delivery>,
-    questions: Vec<(QuestionId, Question)>,
+    questions: Vec<(QuestionId, Question, Duration)>,
 }
 
 impl Delivery {

@@ -267,6 +267,9 @@ pub enum Action {
         id: QuestionId,
         /// What to ask.
         question: Question,
+        /// For how many milliseconds there is reason to: what waits longer for a connection is not asked. An
+        /// [`Ask`](Question::Ask) waits for ever.
+        within_ms: u64,
     },
     /// A lease is bound to the connection of this request no longer. Where the lock was `lost` the
     /// client has to be told: it believes to hold it.

@@ -97,7 +97,7 @@ impl Store for EmbeddedStore {
         let _ = self.shelf.listener.set(listener);
     }
 
-    fn ask(&self, name: &LockName, question: &Question) -> Later<Answer> {
+    fn ask(&self, name: &LockName, question: &Question, _within: Duration) -> Later<Answer> {
         let (shelf, sweeper) = (Arc::clone(&self.shelf), Arc::clone(&self.sweeper));
         let (name, question) = (name.clone(), question.clone());
         Box::pin(async move {

@@ -67,10 +67,11 @@ pub trait Store: Send + Sync + 'static {
     /// Call it within a runtime.
     fn connect(&self) {}
 
-    /// Asks one question. Waits for a connection where there is none; an answer that is lost with
-    /// its connection is [`Outcome::Unknown`](crate::lock::Outcome::Unknown). The future may be dropped; the question is then
-    /// asked or not.
-    fn ask(&self, name: &LockName, question: &Question) -> Later<Answer>;
+    /// Asks one question. Waits for a connection where there is none, but for an
+    /// [`Ask`](crate::lock::Question::Ask) no longer than `within`; an answer that is lost with its connection, or a
+    /// question that found none, is [`Outcome::Unknown`](crate::lock::Outcome::Unknown). The future may be
+    /// dropped; the question is then asked or not.
+    fn ask(&self, name: &LockName, question: &Question, within: Duration) -> Later<Answer>;
 
     /// Why the store does not answer, where it knows: an error's text, without the leading `-`.
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {

@@ -6,10 +6,12 @@
 //! | `1 unlock a`, `1 relock a 50` | these and those below with `user 2` behind their token, too |
 //! | `1 gone a`, `1 stop a`, `1 undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
 //! | `1 closed a`, `1 closed a here` | the connection of a `SESSION` ended: by the client, or by the gate |
+//! | `1 unlock a late 5` | it was asked for 5 ms ago |
 //! | `forgot b c` | the store lost data; b and c were released here |
 //! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
 //! | `push`, `push 2`, `deaf` | the store's connection 1, or 2, tells of a change, or breaks |
 //! | `after 5` | 5 ms later, with all timers on the way |
+//! | `within` | no event: for how many milliseconds the latest question may wait for a connection |
 
 use std::collections::HashMap;
 
@@ -39,6 +41,8 @@ pub(crate) struct Desk {
     now: Time,
     settings: Settings,
     asked: Option<QuestionId>,
+    /// How long the latest question may wait for a connection.
+    within_ms: u64,
     /// Which request was told of a lease that is there since when.
     granted: HashMap<u64, Time>,
     /// The connection that the store's answers come on.
@@ -67,6 +71,7 @@ impl Desk {
             now: Time::from_millis(1_000_000),
             settings,
             asked: None,
+            within_ms: 0,
             granted: HashMap::new(),
             link: 1,
             counted: Vec::new(),
@@ -77,6 +82,9 @@ impl Desk {
         let words: Vec<&str> = line.split(' ').collect();
         if let ["after", millis] = words[..] {
             return self.wait(millis.parse().unwrap());
+        }
+        if line == "within" {
+            return self.within_ms.to_string();
         }
         if line == "idle" {
             return self.queue.is_idle().to_string();
@@ -143,7 +151,9 @@ impl Desk {
             [number, what, token, ..] if number.parse::<u64>().is_ok() => {
                 let request = RequestId(number.parse().unwrap());
                 let token = token_of(token);
-                let asked_at = self.now;
+                let late = words.iter().position(|word| *word == "late");
+                let late_ms = late.map_or(0, |at| words[at + 1].parse().unwrap());
+                let asked_at = Time::from_micros(self.now.micros() - late_ms * 1_000);
                 let last = words[words.len() - 1];
                 match what {
                     "lock" => Event::Lock(self.lock(request, token, &words[3..])),
@@ -269,8 +279,13 @@ impl Desk {
                 });
                 String::new()
             }
-            Action::Ask { id, question } => {
+            Action::Ask {
+                id,
+                question,
+                within_ms,
+            } => {
                 assert!(self.asked.is_none(), "one question at a time");
+                self.within_ms = *within_ms;
                 self.asked = Some(*id);
                 told_question(question)
             }

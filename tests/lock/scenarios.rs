@@ -594,3 +594,21 @@ fn who_does_not_wait_any_longer_gets_what_is_under_way_or_nil() {
         ("held x 20000", "1 Nil"),
     ]);
 }
+
+#[test]
+fn what_was_asked_for_a_while_ago_has_the_rest_of_its_time() {
+    scenario(&[
+        ("1 unlock a", "release a"),
+        ("within", "2000"),
+        ("not held", "1 NotHeld"),
+        ("2 unlock a late 1500", "release a"),
+        ("within", "500"),
+        ("3 relock b 50", ""),
+        ("4 unlock c late 1600", ""),
+        ("after 399", ""),
+        ("after 1", "4 Upstream"),
+        ("after 100", "2 Upstream"),
+        ("unknown", "extend b 50"),
+        ("within", "1500"),
+    ]);
+}

@@ -19,6 +19,9 @@ use crate::redis::Server;
 /// Long enough for any machine; nothing waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a question that takes no free lock may wait for a connection, where a test says nothing else.
+pub(crate) const WITHIN: Duration = Duration::from_secs(5);
+
 /// A lease that does not end within a test.
 pub(crate) const LONG: u64 = 600_000;
 
@@ -137,11 +140,20 @@ impl Bed {
         name: &LockName,
         question: Question,
     ) -> tokio::task::JoinHandle<Answer> {
-        tokio::spawn(self.store.ask(name, &question))
+        tokio::spawn(self.store.ask(name, &question, WITHIN))
     }
 
     pub(crate) async fn put(&self, name: &LockName, question: Question) -> Answer {
-        let answer = self.store.ask(name, &question);
+        self.put_within(name, question, WITHIN).await
+    }
+
+    pub(crate) async fn put_within(
+        &self,
+        name: &LockName,
+        question: Question,
+        within: Duration,
+    ) -> Answer {
+        let answer = self.store.ask(name, &question, within);
         tokio::time::timeout(PATIENCE, answer)
             .await
             .expect("the store answers")

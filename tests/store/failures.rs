@@ -1,6 +1,9 @@
 //! Connections that break, servers that hang, come late or never read.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use lockgate::{
     lock::{Answer, Fence, Outcome, Question, Token, UserId},
@@ -280,6 +283,34 @@ async fn what_was_given_up_on_is_not_sent_later() {
         Some(std::io::ErrorKind::ConnectionReset),
         "the connection was closed in order"
     );
+}
+
+/// Who wanted it was told that nobody knows, and may do something else.
+#[tokio::test]
+async fn what_finds_no_connection_in_its_time_is_not_asked() {
+    const WITHIN: Duration = Duration::from_millis(100);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings = RedisSettings {
+        connect_timeout: PATIENCE,
+        ..settings(listener.local_addr().unwrap().port())
+    };
+    assert!(settings.timeout > 10 * WITHIN);
+    let bed = Bed::at(settings);
+    let release = Question::Release {
+        user: UserId(0),
+        token: Token::new("mine"),
+        only_if: None,
+    };
+    let start = Instant::now();
+    let (name, greets_nobody) = (lock("a"), listener.accept());
+    let (answer, accepted) = tokio::join!(bed.put_within(&name, release, WITHIN), greets_nobody);
+    assert_eq!(answer, UNKNOWN);
+    assert!(
+        (WITHIN..5 * WITHIN).contains(&start.elapsed()),
+        "{:?}",
+        start.elapsed()
+    );
+    drop(accepted);
 }
 
 /// Nor may what was sent and held up on the way take a lock for nobody, once the store has asked

@@ -9,7 +9,7 @@ use lockgate::{
 };
 
 use crate::{
-    bed::{NobodyListens, ask, lock, release},
+    bed::{NobodyListens, WITHIN, ask, lock, release},
     redis::Server,
 };
 
@@ -43,13 +43,13 @@ async fn measure(what: &str, store: Arc<dyn Store>) {
             tokio::spawn(async move {
                 let (mut cycles, token) = (0_u64, "0123456789abcdef0123456789abcdef");
                 while started.elapsed() < TIME {
-                    let answer = store.ask(&name, &ask(token, 30_000)).await;
+                    let answer = store.ask(&name, &ask(token, 30_000), WITHIN).await;
                     assert!(
                         matches!(answer.outcome, Outcome::Granted { fresh: true, .. }),
                         "{answer:?}"
                     );
                     assert_eq!(
-                        store.ask(&name, &release(token)).await.outcome,
+                        store.ask(&name, &release(token), WITHIN).await.outcome,
                         Outcome::Free
                     );
                     cycles += 1;

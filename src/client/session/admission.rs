@@ -216,10 +216,10 @@ mod tests {
             self.locks.listen(listener);
         }
 
-        fn ask(&self, name: &LockName, question: &Question) -> Later<Answer> {
+        fn ask(&self, name: &LockName, question: &Question, within: Duration) -> Later<Answer> {
             match self.is_mute {
                 true => Box::pin(pending()),
-                false => self.locks.ask(name, question),
+                false => self.locks.ask(name, question, within),
             }
         }
 

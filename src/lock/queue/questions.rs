@@ -204,9 +204,13 @@ impl Queue {
         debug_assert!(self.asked.is_none(), "one question at a time");
         self.questions += 1;
         let id = QuestionId(self.questions);
+        // Who asked is told by then that it is not known what became of it, and may do something else.
+        let within_micros = asked.teller.map(|(_, until)| until.micros_since(turn.now));
         turn.todo.push(Action::Ask {
             id,
             question: asked.question.clone(),
+            within_ms: within_micros
+                .map_or(turn.settings.answer_within_ms, |it| it.div_ceil(1_000)),
         });
         self.asked = Some(Asked {
             id,

@@ -149,12 +149,12 @@ impl Store for RedisStore {
         }
     }
 
-    fn ask(&self, name: &LockName, question: &Question) -> Later<Answer> {
+    fn ask(&self, name: &LockName, question: &Question, within: Duration) -> Later<Answer> {
         let keeper = match self.keeper(question.user(), name.database) {
             Ok(keeper) => keeper,
             Err(text) => return Box::pin(std::future::ready(untold(Outcome::Refused(text)))),
         };
-        let (key, limit) = (self.key(name), self.settings.timeout);
+        let (key, limit) = (self.key(name), within);
         if !wants_fence(question) {
             let request = Request::new(&key, question, 0);
             let (history, waits) = (Arc::clone(&self.history), takes_free(question));
@@ -311,7 +311,6 @@ async fn ask(
     let link = if waits {
         keeper.link().await
     } else {
-        // Who asked is told by then that it is not known what became of it, and may do something else.
         match tokio::time::timeout(limit, keeper.link()).await {
             Ok(link) => link,
             Err(_) => return untold(Outcome::Unknown),

@@ -112,8 +112,12 @@ impl World {
             }
             for action in todo {
                 match action {
-                    Action::Ask { id, question } => {
-                        events.extend(self.send(gate, id, question));
+                    Action::Ask {
+                        id,
+                        question,
+                        within_ms,
+                    } => {
+                        events.extend(self.send(gate, id, question, within_ms));
                     }
                     Action::Reply { request, reply } => {
                         events.extend(self.reply(gate, request, &reply));

@@ -58,8 +58,8 @@ pub(crate) struct Port {
     pub(crate) link: Option<LinkId>,
     /// The one before, whose pushes are lost.
     before: Option<LinkId>,
-    /// Questions that wait for the next connection, and since when.
-    outbox: VecDeque<(QuestionId, Question, u64)>,
+    /// Questions that wait for the next connection, since when, and for how many milliseconds.
+    outbox: VecDeque<(QuestionId, Question, u64, u64)>,
     /// With when it was sent, as a count of events.
     in_flight: Vec<(QuestionId, u64)>,
     /// The attempt to connect that counts.
@@ -132,11 +132,12 @@ impl World {
         gate: usize,
         id: QuestionId,
         question: Question,
+        within_ms: u64,
     ) -> Option<Event> {
         let now = self.now;
         let port = &mut self.gates[gate].port;
         let Some(link) = port.link else {
-            port.outbox.push_back((id, question, now));
+            port.outbox.push_back((id, question, now, within_ms));
             return None;
         };
         let waits = now < port.grace_until && !planted(Fault::GraceNotKept);
@@ -467,13 +468,17 @@ impl World {
         for event in news {
             self.feed(gate, event);
         }
-        for (id, question, asked_at) in std::mem::take(&mut self.gates[gate].port.outbox) {
-            let is_old = self.now - asked_at >= ANEW_AFTER;
-            let event = if is_old && matches!(question, Question::Ask { .. }) {
-                self.totals.anew += 1;
-                Some(answered(id, Outcome::NotYet { ms: 0 }))
-            } else {
-                self.send(gate, id, question)
+        let waited = std::mem::take(&mut self.gates[gate].port.outbox);
+        for (id, question, asked_at, within_ms) in waited {
+            let waited = self.now - asked_at;
+            let event = match question {
+                Question::Ask { .. } if waited >= ANEW_AFTER => {
+                    self.totals.anew += 1;
+                    Some(answered(id, Outcome::NotYet { ms: 0 }))
+                }
+                Question::Ask { .. } => self.send(gate, id, question, within_ms),
+                _ if waited >= within_ms * MILLI => Some(answered(id, Outcome::Unknown)),
+                _ => self.send(gate, id, question, within_ms),
             };
             if let Some(event) = event {
                 self.feed(gate, event);

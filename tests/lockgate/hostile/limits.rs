@@ -1,7 +1,7 @@
 //! Each limit is reached: the client is told, or not read from; it is counted; and what is within the
 //! limit is served as ever.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
@@ -176,6 +176,29 @@ fn locks_and_waiters() {
     assert_eq!(waiter.read_reply(), "w");
     assert_eq!(client.say("UNLOCK b t"), 1);
     assert_eq!(client.say("LOCK c TOKEN t"), "t");
+}
+
+/// That the limit is reached is only for those to know who may look at the lock, which Redis has to say.
+#[test]
+fn who_finds_as_many_locks_as_may_be_waits_no_longer_for_that() {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let environment = [
+        ("LOCKGATE_LIMITS_LOCKS", "1"),
+        ("LOCKGATE_UPSTREAM_TIMEOUT", "4s"),
+    ];
+    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &environment);
+    let mut client = gate.client();
+    assert_eq!(client.say("LOCK a TOKEN t"), "t");
+    redis.stop();
+    let start = Instant::now();
+    let wait = PATIENCE.as_millis().to_string();
+    let reply = client.call(&["LOCK", "b", "WAIT", &wait]);
+    let took = start.elapsed();
+    redis.go_on();
+    assert!(reply.error().starts_with("UPSTREAM"), "{reply:?}");
+    assert!((PATIENCE..20 * PATIENCE).contains(&took), "{took:?}");
 }
 
 #[test]
