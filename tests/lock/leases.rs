@@ -225,8 +225,8 @@ fn a_fence_is_a_new_one_where_it_is_not_known_that_the_lock_was_kept() {
         ("1 lock a named fence", "ask a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
         ("forgot", "restore a 30000 fence 40"),
-        ("granted 8", ""),
-        ("2 lock a named fence", "ask a fence if 8"),
+        ("granted 7", ""),
+        ("2 lock a named fence", "ask a fence if 7"),
         ("granted 9 fence 60", "2 granted a fence 60"),
     ]);
 }

@@ -235,8 +235,9 @@ impl Queue {
             } => {
                 if let Some(lease) = &mut self.lease {
                     let ours = fresh || lease.deadline == Some(deadline);
-                    // Before it was written back others may have been granted the lock.
-                    lease.fence_at = lease.fence_at.filter(|at| *at == deadline);
+                    // Before it was written back, with much the same deadline, others may have been granted the
+                    // lock.
+                    lease.fence_at = lease.fence_at.filter(|at| !fresh && *at == deadline);
                     lease.deadline = ours.then_some(deadline);
                     lease.over_at = lease.over_at.max(over_at(turn.now, *lease_ms));
                     lease.confirm();
