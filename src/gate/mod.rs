@@ -231,14 +231,11 @@ impl Gate {
         let full = self.known.load(Ordering::Relaxed) >= self.limits.locks;
         if full && !self.queues.contains_key(&name) {
             let answered_by = wish.asked_at.plus_millis(self.settings.answer_within_ms);
-            self.refuse_one_more(
-                name,
-                reply_to,
-                match wait {
-                    Wait::Until(until) => answered_by.min(until),
-                    Wait::No | Wait::Forever => answered_by,
-                },
-            );
+            let (until, late) = match wait {
+                Wait::Until(until) if until < answered_by => (until, Reply::Nil),
+                _ => (answered_by, Reply::Refused(Refusal::Upstream)),
+            };
+            self.refuse_one_more(name, reply_to, until, late);
             return pending;
         }
         let (user, lease_ms) = (client.user, wish.lease_ms);
@@ -258,18 +255,18 @@ impl Gate {
     }
 
     /// As many locks are known as may be. But that this one is not among them is only for those to know
-    /// who may look at it.
-    fn refuse_one_more(&self, name: LockName, caller: Caller, until: Time) {
+    /// who may look at it. Where the store does not say so until then, the reply is the `late` one.
+    fn refuse_one_more(&self, name: LockName, caller: Caller, until: Time, late: Reply) {
         let (look, gate) = (self.store.look(&name, caller.user), self.this.clone());
         let within = Duration::from_micros(until.micros_since(clock::now()));
         self.runtime.spawn(async move {
-            let refusal = match tokio::time::timeout(within, look).await {
-                Ok(Ok(_)) => Refusal::TooManyLocks,
-                Ok(Err(error)) => Refusal::Store(error),
-                Err(_) => Refusal::Upstream,
+            let mut reply = match tokio::time::timeout(within, look).await {
+                Ok(Ok(_)) => Reply::Refused(Refusal::TooManyLocks),
+                Ok(Err(error)) => Reply::Refused(Refusal::Store(error)),
+                Err(_) => late,
             };
-            let reply = Reply::Refused(refusal);
             if let Some(gate) = gate.upgrade() {
+                reply = gate.explained(&name, caller.user, reply, true);
                 gate.answered(clock::now(), &caller, &reply);
             }
             // The pending one finds its reply there.

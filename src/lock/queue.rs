@@ -391,6 +391,10 @@ impl Queue {
 
     /// The lock changed, or (where `ask_at` is given) may have: what was told of it is lost.
     fn changed(&mut self, link: LinkId, ask_at: Option<Time>, turn: &Turn<'_>) {
+        if let (Some(_), Some(lease)) = (ask_at, &mut self.lease) {
+            // The next connection may lead to a store that has less.
+            lease.fence_at = None;
+        }
         if self.armed == Some(link)
             && ask_at.is_none()
             && let Some(lease) = &mut self.lease

@@ -80,6 +80,9 @@ impl Queue {
             self.store_answered(user, armed, turn);
         }
         if let Some((released, question)) = forgotten {
+            if let Some(lease) = &mut self.lease {
+                lease.fence_at = None;
+            }
             self.restore_after(released, &question, turn);
         }
         if stale {
@@ -106,6 +109,12 @@ impl Queue {
     /// be asked twice, as long as the one it is for is still there.
     fn ask_again(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         asked.again = true;
+        // The next may lead to a store that has less.
+        if let Question::Ask { fence, .. } = &mut asked.question
+            && let Fence::NewUnless(_) = fence
+        {
+            *fence = Fence::New;
+        }
         if asked.teller.is_none() || !planted(Fault::UnlockNotAskedAgain) {
             self.ask_again_unless_gone(asked, turn);
         }

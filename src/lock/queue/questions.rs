@@ -54,9 +54,9 @@ impl Queue {
             token: place.token.clone(),
             lease_ms: place.lease_ms,
             fence: match lease.as_ref().and_then(fence_at) {
+                _ if !place.wants_fence() => Fence::No,
                 Some(deadline) => Fence::NewUnless(deadline),
-                None if place.wants_fence() => Fence::New,
-                None => Fence::No,
+                None => Fence::New,
             },
             expects: lease.and_then(|lease| lease.deadline),
             bare: self.is_bare(place, turn.settings),

@@ -92,6 +92,9 @@ impl Queue {
         self.restores_refused = 0;
         self.pace.now();
         if let Some(lease) = &mut self.lease {
+            // Others may be granted the lock before it is written back, and then with much the same deadline; or
+            // were, if what is there is from before.
+            lease.fence_at = None;
             // Whoever releases it does not want it back.
             let released_now = self
                 .asked
@@ -235,9 +238,6 @@ impl Queue {
             } => {
                 if let Some(lease) = &mut self.lease {
                     let ours = fresh || lease.deadline == Some(deadline);
-                    // Before it was written back, with much the same deadline, others may have been granted the
-                    // lock.
-                    lease.fence_at = lease.fence_at.filter(|at| !fresh && *at == deadline);
                     lease.deadline = ours.then_some(deadline);
                     lease.over_at = lease.over_at.max(over_at(turn.now, *lease_ms));
                     lease.confirm();

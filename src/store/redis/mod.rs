@@ -320,6 +320,11 @@ async fn ask(
         Ok(link) => link,
         Err(text) => return untold(Outcome::Refused(text)),
     };
+    // After a pause of this process it may be found late.
+    let took = Duration::from_micros(clock::now().micros_since(asked_at));
+    if !waits && took > limit {
+        return untold(Outcome::Unknown);
+    }
     if waits && let Some(ms) = puts_off(history, asked_at) {
         return untold(Outcome::NotYet { ms });
     }
