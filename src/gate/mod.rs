@@ -1,10 +1,9 @@
 //! The driver of the queues: a map from lock name to [`Queue`]. It brings the queues their events,
 //! performs their actions and keeps their timers; it decides nothing itself.
 //!
-//! Whatever happens to a lock enters by [`Gate::feed`]: what clients want, what the store answers,
-//! pushes, timers, clients that vanish. The queue handles it under the map's lock, which is never
-//! held across an await; what it wants done is done after. An answer of the store comes back as an
-//! event into the same queue.
+//! Here is what can be asked of it. Whatever happens to a lock goes to its queue by [`Gate::feed`]
+//! (`feed.rs`): what clients want, what the store answers, pushes, timers, clients that vanish. The queue
+//! handles it under the map's lock, which is never held across an await; what it wants done is done after.
 //!
 //! A reply has to reach its client. It goes to a [`Pending`], which tells the queue when it is
 //! dropped before its reply came, and a grant goes on in a [`Grant`], which tells the queue when it
@@ -13,18 +12,17 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
-    hash::{BuildHasher, RandomState},
+    collections::BinaryHeap,
+    hash::RandomState,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use bytes::Bytes;
-use dashmap::{DashMap, mapref::entry};
+use dashmap::DashMap;
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
@@ -35,8 +33,8 @@ use crate::{
     counters::Counters,
     limits::Limits,
     lock::{
-        Action, Event, LockRequest, Question, QuestionId, Queue, Refusal, Reply, RequestId,
-        Settings, Snapshot, Time, Token, UserId, Wait, WriteBack,
+        Event, LockRequest, Refusal, Reply, RequestId, Settings, Snapshot, Time, Token, UserId,
+        Wait, WriteBack,
     },
     metrics::{
         locks::{LockMetrics, Request},
@@ -46,6 +44,7 @@ use crate::{
 };
 
 mod ear;
+mod feed;
 mod label;
 mod pending;
 mod released;
@@ -53,6 +52,7 @@ mod timers;
 mod view;
 
 use ear::Ear;
+use feed::{Caller, Entry};
 pub use label::{Label, SAID_BYTES, Said};
 pub use pending::{Answer, Bound, Grant, Pending};
 use released::Released;
@@ -135,34 +135,6 @@ pub struct Info {
     pub look: Look,
     /// What this gate knows.
     pub here: Option<(Snapshot, Option<Arc<Label>>)>,
-}
-
-struct Entry {
-    queue: Queue,
-    callers: HashMap<RequestId, Caller>,
-    /// Whom to tell that a lease is bound no longer: one, or two while one follows the other.
-    sessions: Vec<(RequestId, Mailbox)>,
-    /// Who was granted the lock last.
-    holder: Option<Arc<Label>>,
-    wake_at: Option<Time>,
-}
-
-struct Caller {
-    asked: Request,
-    since: Time,
-    /// Its client has closed: nobody is told what comes of it.
-    left: bool,
-    reply_to: oneshot::Sender<Reply>,
-    user: UserId,
-    label: Arc<Label>,
-    mailbox: Option<Mailbox>,
-}
-
-/// A reply on its way to its client.
-struct Delivery {
-    request: RequestId,
-    caller: Caller,
-    reply: Reply,
 }
 
 impl Gate {
@@ -413,6 +385,11 @@ impl Gate {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Questions on their way to the store.
+    pub fn asking(&self) -> usize {
+        self.asking.load(Ordering::Relaxed)
+    }
+
     fn request(
         &self,
         client: &Client,
@@ -441,227 +418,6 @@ impl Gate {
         )
     }
 
-    /// Something happened to a lock: its queue handles it, and what it wants done is done. With a
-    /// caller it is a new request, and a lock of which nothing was known gets its queue.
-    fn feed(&self, name: &LockName, event: Event, caller: Option<Caller>) {
-        let mut events = vec![(event, caller)];
-        while let Some((event, caller)) = events.pop() {
-            let todo = self.handle(name, event, caller);
-            for delivery in todo.deliveries {
-                events.extend(delivery.send().map(|event| (event, None)));
-            }
-            for (id, question, within) in todo.questions {
-                let answered = self.ask(name, id, &question, within);
-                events.extend(answered.map(|event| (event, None)));
-            }
-        }
-    }
-
-    fn handle(&self, name: &LockName, event: Event, caller: Option<Caller>) -> Todo {
-        let mut todo = Todo::default();
-        let idle = match caller {
-            Some(caller) => {
-                let mut entry = match self.queues.entry(name.clone()) {
-                    entry::Entry::Occupied(entry) => entry.into_ref(),
-                    entry::Entry::Vacant(entry) => {
-                        self.known.fetch_add(1, Ordering::Relaxed);
-                        entry.insert(Box::new(Entry::new(self.seeds.hash_one(name))))
-                    }
-                };
-                if let Some(request) = event.request() {
-                    if caller.asked.wants_lock() {
-                        self.waiting.fetch_add(1, Ordering::Relaxed);
-                    }
-                    entry.callers.insert(request, caller);
-                }
-                self.step(name, &mut entry, event, &mut todo)
-            }
-            None => match self.queues.get_mut(name) {
-                Some(mut entry) => self.step(name, &mut entry, event, &mut todo),
-                None => false,
-            },
-        };
-        if idle
-            && let Some((_, entry)) = self
-                .queues
-                .remove_if(name, |_, entry| entry.queue.is_idle())
-        {
-            self.known.fetch_sub(1, Ordering::Relaxed);
-            let waiting = entry.callers.values().filter(|it| it.asked.wants_lock());
-            self.waiting.fetch_sub(waiting.count(), Ordering::Relaxed);
-        }
-        todo
-    }
-
-    /// One event, under the map's lock. Returns whether the queue may be forgotten.
-    fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
-        let now = clock::now();
-        match &event {
-            Event::Gone { request, .. } => {
-                if let Some(caller) = self.take_caller(entry, *request) {
-                    let waited = now.micros_since(caller.since);
-                    self.metrics.left(caller.asked, waited);
-                }
-            }
-            Event::StopWaiting { request, .. } => {
-                if let Some(caller) = entry.callers.get_mut(request) {
-                    caller.left = true;
-                }
-            }
-            Event::Undelivered { .. } => self.metrics.undelivered(),
-            // The timer that brought it here is used up.
-            Event::Timer => entry.wake_at = None,
-            _ => {}
-        }
-        let (mut actions, had_lease) = (Vec::new(), entry.queue.has_lease());
-        entry.queue.handle(now, event, &self.settings, &mut actions);
-        self.metrics
-            .lease_changed(had_lease, entry.queue.has_lease());
-        for action in actions {
-            match action {
-                Action::Ask {
-                    id,
-                    question,
-                    within_ms,
-                } => {
-                    let within = Duration::from_millis(within_ms);
-                    todo.questions.push((id, question, within));
-                }
-                Action::Reply { request, reply } => {
-                    // Without a caller the client is gone, and its Pending has said so.
-                    let Some(mut caller) = self.take_caller(entry, request) else {
-                        continue;
-                    };
-                    let blind = entry.queue.is_blind();
-                    let reply = self.explained(name, caller.user, reply, blind);
-                    self.answered(now, &caller, &reply);
-                    if let Reply::Granted { session, .. } = &reply {
-                        entry.holder = Some(Arc::clone(&caller.label));
-                        let mailbox = caller.mailbox.take().filter(|_| *session);
-                        entry
-                            .sessions
-                            .extend(mailbox.map(|mailbox| (request, mailbox)));
-                    }
-                    todo.deliveries.push(Delivery {
-                        request,
-                        caller,
-                        reply,
-                    });
-                }
-                Action::SessionOver { request, lost } => {
-                    let at = entry
-                        .sessions
-                        .iter()
-                        .position(|(bound, _)| *bound == request);
-                    if let Some(at) = at {
-                        let (request, mailbox) = entry.sessions.swap_remove(at);
-                        if lost {
-                            self.metrics.lost_session();
-                        }
-                        // Without a receiver the connection has ended.
-                        let _ = mailbox.send(SessionOver { request, lost });
-                    }
-                }
-                Action::Released { token, over_at } => {
-                    if !self.released.remember(name, token, over_at) {
-                        self.counters.forgotten_released_tokens.count();
-                    }
-                }
-                Action::Happened(what) => self.metrics.happened(now, what),
-            }
-        }
-        let wake_at = entry.queue.wake_at();
-        if wake_at != entry.wake_at {
-            self.timers.change(name, entry.wake_at, wake_at);
-            entry.wake_at = wake_at;
-        }
-        entry.queue.is_idle()
-    }
-
-    fn take_caller(&self, entry: &mut Entry, request: RequestId) -> Option<Caller> {
-        let caller = entry.callers.remove(&request)?;
-        if entry.callers.is_empty() {
-            // Most locks are held most of the time, and nobody waits.
-            entry.callers = HashMap::new();
-        }
-        if caller.asked.wants_lock() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-        Some(caller)
-    }
-
-    /// For the books: this caller gets this reply.
-    fn answered(&self, now: Time, caller: &Caller, reply: &Reply) {
-        let took = now.micros_since(caller.since);
-        self.metrics
-            .answered(caller.asked, took, reply, caller.left);
-        if let Reply::Refused(refusal) = reply {
-            self.counters.refused(refusal);
-        }
-    }
-
-    /// Says why the store does not answer, where it knows: instead of that it does not, and instead
-    /// of a nil that would be taken for "somebody holds it".
-    fn explained(&self, name: &LockName, user: UserId, reply: Reply, blind: bool) -> Reply {
-        let unanswered = match &reply {
-            Reply::Refused(Refusal::Upstream) => true,
-            Reply::Nil => blind,
-            _ => false,
-        };
-        let trouble = unanswered.then(|| self.store.trouble(name, user));
-        match trouble.flatten() {
-            Some(error) => Reply::Refused(Refusal::Store(error)),
-            None => reply,
-        }
-    }
-
-    /// Questions on their way to the store.
-    pub fn asking(&self) -> usize {
-        self.asking.load(Ordering::Relaxed)
-    }
-
-    /// Asks the store. The question is on its way when this returns; an answer that is there at
-    /// once is returned, any other comes back as an event.
-    fn ask(
-        &self,
-        name: &LockName,
-        id: QuestionId,
-        question: &Question,
-        within: Duration,
-    ) -> Option<Event> {
-        let _runtime = self.runtime.enter();
-        let mut answer = self.store.ask(name, question, within);
-        if let Poll::Ready(answer) = answer
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-        {
-            return Some(Event::Answered {
-                question: id,
-                answer,
-            });
-        }
-        let (gate, name) = (self.this.clone(), name.clone());
-        self.asking.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move {
-            let answer = answer.await;
-            if let Some(gate) = gate.upgrade() {
-                gate.feed(
-                    &name,
-                    Event::Answered {
-                        question: id,
-                        answer,
-                    },
-                    None,
-                );
-                // Not before what follows from the answer is on its way.
-                gate.asking.fetch_sub(1, Ordering::Relaxed);
-            }
-        });
-        None
-    }
-}
-
-impl Gate {
     /// What the queues need of the store though they ask nothing now.
     fn needed(&self) -> Needed {
         let mut needed = Needed::default();
@@ -683,41 +439,6 @@ async fn close_unused(gate: Weak<Gate>, every: Duration) {
         tokio::time::sleep(every).await;
         let Some(gate) = gate.upgrade() else { return };
         gate.store.close_unused(&|| gate.needed());
-    }
-}
-
-impl Entry {
-    fn new(seed: u64) -> Self {
-        Self {
-            queue: Queue::new(seed),
-            callers: HashMap::new(),
-            sessions: Vec::new(),
-            holder: None,
-            wake_at: None,
-        }
-    }
-}
-
-/// What a queue wants done.
-#[derive(Default)]
-struct Todo {
-    deliveries: Vec<Delivery>,
-    questions: Vec<(QuestionId, Question, Duration)>,
-}
-
-impl Delivery {
-    /// Sends the reply. A grant that nobody is there to take is an event of its own.
-    fn send(self) -> Option<Event> {
-        let (request, user) = (self.request, self.caller.user);
-        match self.caller.reply_to.send(self.reply) {
-            Err(Reply::Granted { token, since, .. }) => Some(Event::Undelivered {
-                request,
-                user,
-                token,
-                since,
-            }),
-            Ok(()) | Err(_) => None,
-        }
     }
 }
 

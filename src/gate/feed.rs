@@ -1,0 +1,309 @@
+//! What happens to a lock: the way of an event through its queue. [`Gate::feed`] brings the queue its
+//! event, under the map's lock; what the queue wants done is done after. An answer of the store comes
+//! back as an event into the same queue.
+
+use std::{
+    collections::HashMap,
+    hash::BuildHasher,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use dashmap::mapref::entry;
+use tokio::sync::oneshot;
+
+use super::{Gate, Label, Mailbox, SessionOver};
+use crate::{
+    clock,
+    lock::{Action, Event, Question, QuestionId, Queue, Refusal, Reply, RequestId, Time, UserId},
+    metrics::locks::Request,
+    store::LockName,
+};
+
+/// A lock of which something is known.
+pub(super) struct Entry {
+    pub(super) queue: Queue,
+    pub(super) callers: HashMap<RequestId, Caller>,
+    /// Whom to tell that a lease is bound no longer: one, or two while one follows the other.
+    sessions: Vec<(RequestId, Mailbox)>,
+    /// Who was granted the lock last.
+    pub(super) holder: Option<Arc<Label>>,
+    wake_at: Option<Time>,
+}
+
+/// Who waits for the reply to a request.
+pub(super) struct Caller {
+    pub(super) asked: Request,
+    pub(super) since: Time,
+    /// Its client has closed: nobody is told what comes of it.
+    pub(super) left: bool,
+    pub(super) reply_to: oneshot::Sender<Reply>,
+    pub(super) user: UserId,
+    pub(super) label: Arc<Label>,
+    pub(super) mailbox: Option<Mailbox>,
+}
+
+/// A reply on its way to its client.
+struct Delivery {
+    request: RequestId,
+    caller: Caller,
+    reply: Reply,
+}
+
+impl Gate {
+    /// Something happened to a lock: its queue handles it, and what it wants done is done. With a
+    /// caller it is a new request, and a lock of which nothing was known gets its queue.
+    pub(super) fn feed(&self, name: &LockName, event: Event, caller: Option<Caller>) {
+        let mut events = vec![(event, caller)];
+        while let Some((event, caller)) = events.pop() {
+            let todo = self.handle(name, event, caller);
+            for delivery in todo.deliveries {
+                events.extend(delivery.send().map(|event| (event, None)));
+            }
+            for (id, question, within) in todo.questions {
+                let answered = self.ask(name, id, &question, within);
+                events.extend(answered.map(|event| (event, None)));
+            }
+        }
+    }
+
+    fn handle(&self, name: &LockName, event: Event, caller: Option<Caller>) -> Todo {
+        let mut todo = Todo::default();
+        let idle = match caller {
+            Some(caller) => {
+                let mut entry = match self.queues.entry(name.clone()) {
+                    entry::Entry::Occupied(entry) => entry.into_ref(),
+                    entry::Entry::Vacant(entry) => {
+                        self.known.fetch_add(1, Ordering::Relaxed);
+                        entry.insert(Box::new(Entry::new(self.seeds.hash_one(name))))
+                    }
+                };
+                if let Some(request) = event.request() {
+                    if caller.asked.wants_lock() {
+                        self.waiting.fetch_add(1, Ordering::Relaxed);
+                    }
+                    entry.callers.insert(request, caller);
+                }
+                self.step(name, &mut entry, event, &mut todo)
+            }
+            None => match self.queues.get_mut(name) {
+                Some(mut entry) => self.step(name, &mut entry, event, &mut todo),
+                None => false,
+            },
+        };
+        if idle
+            && let Some((_, entry)) = self
+                .queues
+                .remove_if(name, |_, entry| entry.queue.is_idle())
+        {
+            self.known.fetch_sub(1, Ordering::Relaxed);
+            let waiting = entry.callers.values().filter(|it| it.asked.wants_lock());
+            self.waiting.fetch_sub(waiting.count(), Ordering::Relaxed);
+        }
+        todo
+    }
+
+    /// One event, under the map's lock. Returns whether the queue may be forgotten.
+    fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
+        let now = clock::now();
+        match &event {
+            Event::Gone { request, .. } => {
+                if let Some(caller) = self.take_caller(entry, *request) {
+                    let waited = now.micros_since(caller.since);
+                    self.metrics.left(caller.asked, waited);
+                }
+            }
+            Event::StopWaiting { request, .. } => {
+                if let Some(caller) = entry.callers.get_mut(request) {
+                    caller.left = true;
+                }
+            }
+            Event::Undelivered { .. } => self.metrics.undelivered(),
+            // The timer that brought it here is used up.
+            Event::Timer => entry.wake_at = None,
+            _ => {}
+        }
+        let (mut actions, had_lease) = (Vec::new(), entry.queue.has_lease());
+        entry.queue.handle(now, event, &self.settings, &mut actions);
+        self.metrics
+            .lease_changed(had_lease, entry.queue.has_lease());
+        for action in actions {
+            match action {
+                Action::Ask {
+                    id,
+                    question,
+                    within_ms,
+                } => {
+                    let within = Duration::from_millis(within_ms);
+                    todo.questions.push((id, question, within));
+                }
+                Action::Reply { request, reply } => {
+                    // Without a caller the client is gone, and its Pending has said so.
+                    let Some(mut caller) = self.take_caller(entry, request) else {
+                        continue;
+                    };
+                    let blind = entry.queue.is_blind();
+                    let reply = self.explained(name, caller.user, reply, blind);
+                    self.answered(now, &caller, &reply);
+                    if let Reply::Granted { session, .. } = &reply {
+                        entry.holder = Some(Arc::clone(&caller.label));
+                        let mailbox = caller.mailbox.take().filter(|_| *session);
+                        entry
+                            .sessions
+                            .extend(mailbox.map(|mailbox| (request, mailbox)));
+                    }
+                    todo.deliveries.push(Delivery {
+                        request,
+                        caller,
+                        reply,
+                    });
+                }
+                Action::SessionOver { request, lost } => {
+                    let at = entry
+                        .sessions
+                        .iter()
+                        .position(|(bound, _)| *bound == request);
+                    if let Some(at) = at {
+                        let (request, mailbox) = entry.sessions.swap_remove(at);
+                        if lost {
+                            self.metrics.lost_session();
+                        }
+                        // Without a receiver the connection has ended.
+                        let _ = mailbox.send(SessionOver { request, lost });
+                    }
+                }
+                Action::Released { token, over_at } => {
+                    if !self.released.remember(name, token, over_at) {
+                        self.counters.forgotten_released_tokens.count();
+                    }
+                }
+                Action::Happened(what) => self.metrics.happened(now, what),
+            }
+        }
+        let wake_at = entry.queue.wake_at();
+        if wake_at != entry.wake_at {
+            self.timers.change(name, entry.wake_at, wake_at);
+            entry.wake_at = wake_at;
+        }
+        entry.queue.is_idle()
+    }
+
+    fn take_caller(&self, entry: &mut Entry, request: RequestId) -> Option<Caller> {
+        let caller = entry.callers.remove(&request)?;
+        if entry.callers.is_empty() {
+            // Most locks are held most of the time, and nobody waits.
+            entry.callers = HashMap::new();
+        }
+        if caller.asked.wants_lock() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(caller)
+    }
+
+    /// For the books: this caller gets this reply.
+    pub(super) fn answered(&self, now: Time, caller: &Caller, reply: &Reply) {
+        let took = now.micros_since(caller.since);
+        self.metrics
+            .answered(caller.asked, took, reply, caller.left);
+        if let Reply::Refused(refusal) = reply {
+            self.counters.refused(refusal);
+        }
+    }
+
+    /// Says why the store does not answer, where it knows: instead of that it does not, and instead
+    /// of a nil that would be taken for "somebody holds it".
+    pub(super) fn explained(
+        &self,
+        name: &LockName,
+        user: UserId,
+        reply: Reply,
+        blind: bool,
+    ) -> Reply {
+        let unanswered = match &reply {
+            Reply::Refused(Refusal::Upstream) => true,
+            Reply::Nil => blind,
+            _ => false,
+        };
+        let trouble = unanswered.then(|| self.store.trouble(name, user));
+        match trouble.flatten() {
+            Some(error) => Reply::Refused(Refusal::Store(error)),
+            None => reply,
+        }
+    }
+
+    /// Asks the store. The question is on its way when this returns; an answer that is there at
+    /// once is returned, any other comes back as an event.
+    fn ask(
+        &self,
+        name: &LockName,
+        id: QuestionId,
+        question: &Question,
+        within: Duration,
+    ) -> Option<Event> {
+        let _runtime = self.runtime.enter();
+        let mut answer = self.store.ask(name, question, within);
+        if let Poll::Ready(answer) = answer
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            return Some(Event::Answered {
+                question: id,
+                answer,
+            });
+        }
+        let (gate, name) = (self.this.clone(), name.clone());
+        self.asking.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(async move {
+            let answer = answer.await;
+            if let Some(gate) = gate.upgrade() {
+                gate.feed(
+                    &name,
+                    Event::Answered {
+                        question: id,
+                        answer,
+                    },
+                    None,
+                );
+                // Not before what follows from the answer is on its way.
+                gate.asking.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
+        None
+    }
+}
+
+impl Entry {
+    fn new(seed: u64) -> Self {
+        Self {
+            queue: Queue::new(seed),
+            callers: HashMap::new(),
+            sessions: Vec::new(),
+            holder: None,
+            wake_at: None,
+        }
+    }
+}
+
+/// What a queue wants done.
+#[derive(Default)]
+struct Todo {
+    deliveries: Vec<Delivery>,
+    questions: Vec<(QuestionId, Question, Duration)>,
+}
+
+impl Delivery {
+    /// Sends the reply. A grant that nobody is there to take is an event of its own.
+    fn send(self) -> Option<Event> {
+        let (request, user) = (self.request, self.caller.user);
+        match self.caller.reply_to.send(self.reply) {
+            Err(Reply::Granted { token, since, .. }) => Some(Event::Undelivered {
+                request,
+                user,
+                token,
+                since,
+            }),
+            Ok(()) | Err(_) => None,
+        }
+    }
+}
