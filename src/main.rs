@@ -72,7 +72,7 @@ fn serve(flags: Flags) -> Exit {
     let (mut config, said) = match Config::read(flags.clone(), std::env::vars_os()) {
         Ok(read) => read,
         Err(error) => {
-            eprintln!("lockgate: {error}");
+            check::tell(&error);
             return Exit::of_configuration(&error);
         }
     };
@@ -91,8 +91,12 @@ fn serve(flags: Flags) -> Exit {
     };
     let (orders, inbox) = mpsc::channel(1);
     let reloader = Reloader::new(flags, began_with, log, orders);
-    let runtime = runtime(config.threads);
-    let served = runtime.and_then(|it| it.block_on(run(config, sockets, inbox, reloader)));
+    let served = runtime(config.threads).and_then(|runtime| {
+        let served = runtime.block_on(run(config, sockets, inbox, reloader));
+        // A name that is still being looked up is not waited for.
+        runtime.shutdown_background();
+        served
+    });
     served.unwrap_or_else(|error| {
         error!("{error}");
         Exit::Failed

@@ -129,7 +129,7 @@ pub fn is_private(address: SocketAddr) -> bool {
 
 fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         let (mut over, mut draining) = (stage.clone(), stage.clone());
         let readiness = Arc::new(Readiness::new(Arc::clone(&subject.gate)));
@@ -153,8 +153,10 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
             _ = over.wait_for(|stage| *stage == Stage::Over) => {}
         }
         Ok(())
-    })
-    // With the runtime, connections that are still open end.
+    });
+    // Connections that are still open end; a name that is being looked up is not waited for.
+    runtime.shutdown_background();
+    served
 }
 
 /// Accepts connections for ever. One too many is closed.

@@ -26,6 +26,7 @@ use super::{
     Failure, Stop,
     client::{Client, Reply, Target, Trouble},
     observer::{Observer, Used},
+    unless,
 };
 
 /// Longest that one contest may take; then it is stopped.
@@ -145,10 +146,11 @@ impl Contest<'_> {
         for (number, client) in ready.into_iter().enumerate() {
             clients.spawn(Arc::clone(&common).compete(client, number, seen.clone()));
         }
-        let before = observer.look().await.map_err(Failure::redis)?;
+        let look = async |observer: &mut Observer| observer.look().await.map_err(Failure::redis);
+        let before = unless(stop, look(observer)).await?;
         phase.send_replace(Phase::Running(Instant::now()));
         let (mut outcome, kept) = self.play(&mut clients, &phase, stop).await?;
-        let after = observer.look().await.map_err(Failure::redis)?;
+        let after = unless(stop, look(observer)).await?;
         drop(kept);
         outcome.used = before.until(&after, self.way);
         Ok(outcome)

@@ -62,6 +62,7 @@ impl Gate {
                     lockgate::serve(&config, vec![listener], tls, shutdown).await;
                 }
             });
+            runtime.shutdown_background();
         })?;
         let port = told.await.map_err(io::Error::other)??;
         let port = port.ok_or_else(|| io::Error::other("the listener has no port"))?;

@@ -170,7 +170,7 @@ fn hint(trouble: &Trouble) -> &'static str {
             "\n(a user and password can be in the URL, or the password in LOCKGATE_UPSTREAM_PASSWORD)"
         }
         Trouble::Said(text) if text.starts_with("NOPERM") => {
-            "\n(the demo needs INFO, SET, EVAL, EVALSHA and DEL, and the keys lockgate:demo:*)"
+            "\n(the demo needs what docs/access.md says that who locks needs, INFO, and the keys lockgate:demo:*)"
         }
         _ => "",
     }
@@ -213,7 +213,12 @@ pub(crate) fn run(arguments: Arguments) -> Exit {
         .enable_all()
         .build()
         .map_err(Failure::from)
-        .and_then(|runtime| runtime.block_on(show(arguments)));
+        .and_then(|runtime| {
+            let shown = runtime.block_on(show(arguments));
+            // A name that is still being looked up is not waited for.
+            runtime.shutdown_background();
+            shown
+        });
     match shown {
         Ok(()) => Exit::Done,
         // Whoever reads only the beginning wants no more.

@@ -6,6 +6,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use tokio::time::timeout;
+
 use super::{
     client::{Client, Reply, Target, Trouble},
     contest::Way,
@@ -26,10 +28,14 @@ const IN_LOCKGATE: [&str; 8] = [
     "time",
 ];
 
+/// How long an answer may take. Redis may have much to do: what it does is what is measured.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
 /// A connection for looking.
 #[derive(Debug)]
 pub(super) struct Observer {
     client: Client,
+    answer_within: Duration,
 }
 
 /// What Redis said at one moment.
@@ -58,12 +64,15 @@ pub(super) struct Used {
 impl Observer {
     pub(super) async fn connect(target: &Target) -> Result<Self, Trouble> {
         let client = Client::connect(target).await?;
-        Ok(Self { client })
+        Ok(Self {
+            client,
+            answer_within: ANSWER_WITHIN,
+        })
     }
 
     /// Looks. The look itself is among what the next one sees.
     pub(super) async fn look(&mut self) -> Result<Look, Trouble> {
-        match self.client.call(&["INFO", "all"]).await? {
+        match self.call(&["INFO", "all"]).await? {
             Reply::Text(text) => {
                 Look::parse(&String::from_utf8_lossy(&text)).ok_or(Trouble::Strange)
             }
@@ -73,7 +82,8 @@ impl Observer {
 
     /// Anything else that is asked outside of a measure.
     pub(super) async fn call(&mut self, words: &[&str]) -> Result<Reply, Trouble> {
-        self.client.call(words).await
+        let answer = timeout(self.answer_within, self.client.call(words)).await;
+        answer.map_err(|_| Trouble::Late(self.answer_within))?
     }
 }
 
@@ -135,6 +145,9 @@ impl Look {
 
 #[cfg(test)]
 mod tests {
+    use lockgate::transport::endpoint::{Endpoint, Place};
+    use tokio::{io::AsyncWriteExt, net::TcpListener};
+
     use super::*;
 
     const BEFORE: &str = "# Server\r\nredis_version:7.0.15\r\n# Clients\r\nconnected_clients:3\r\nmaxclients:10000\r\n\
@@ -161,6 +174,33 @@ mod tests {
         let used = before.until(&after, Way::Lockgate);
         assert_eq!(used.commands, 5, "EVALSHA, and not what it called");
         assert_eq!(before.others_until(&after), 30);
+    }
+
+    #[tokio::test]
+    async fn a_redis_that_hangs_is_not_waited_for_for_ever() {
+        let redis = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = Place::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: redis.local_addr().unwrap().port(),
+        };
+        let target = Target {
+            endpoint: Endpoint::new(place, None),
+            user: None,
+            password: None,
+            within: Duration::from_secs(60),
+        };
+        let connecting = Observer::connect(&target);
+        let greets = async {
+            let (mut stream, _) = redis.accept().await.unwrap();
+            stream.write_all(b"+PONG\r\n").await.unwrap();
+            stream
+        };
+        let (observer, _silent) = tokio::join!(connecting, greets);
+        let mut observer = observer.unwrap();
+        assert_eq!(observer.answer_within, ANSWER_WITHIN);
+        observer.answer_within = Duration::from_millis(50);
+        let trouble = observer.look().await.unwrap_err();
+        assert!(matches!(trouble, Trouble::Late(_)), "{trouble}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) struct Entry {
     pub(super) callers: HashMap<RequestId, Caller>,
     /// Whom to tell that a lease is bound no longer: one, or two while one follows the other.
     sessions: Vec<(RequestId, Mailbox)>,
-    /// Who was granted the lock last.
+    /// Who was granted the lease last; where it was not granted here, who extended it first.
     pub(super) holder: Option<Arc<Label>>,
     wake_at: Option<Time>,
 }
@@ -124,10 +124,14 @@ impl Gate {
             Event::Timer => entry.wake_at = None,
             _ => {}
         }
-        let (mut actions, had_lease) = (Vec::new(), entry.queue.has_lease());
+        let (mut actions, held_since) = (Vec::new(), entry.queue.held_since());
         entry.queue.handle(now, event, &self.settings, &mut actions);
+        let holds_since = entry.queue.held_since();
         self.metrics
-            .lease_changed(had_lease, entry.queue.has_lease());
+            .lease_changed(held_since.is_some(), holds_since.is_some());
+        if holds_since != held_since {
+            entry.holder = None;
+        }
         for action in actions {
             match action {
                 Action::Ask {
@@ -146,6 +150,10 @@ impl Gate {
                     let blind = entry.queue.is_blind();
                     let reply = self.explained(name, caller.user, reply, blind);
                     self.answered(now, &caller, &reply);
+                    let relocked = caller.asked == Request::Relock && matches!(reply, Reply::Done);
+                    if relocked && entry.holder.is_none() {
+                        entry.holder = Some(Arc::clone(&caller.label));
+                    }
                     if let Reply::Granted { session, .. } = &reply {
                         entry.holder = Some(Arc::clone(&caller.label));
                         let mailbox = caller.mailbox.take().filter(|_| *session);

@@ -54,7 +54,7 @@ pub struct Busy {
 pub enum Held {
     /// A client of this gate.
     Here {
-        /// Whom it was granted to; none where only its token is known.
+        /// Whom it was granted to, or who extended it; none where only its token is known.
         holder: Option<Arc<Label>>,
         /// For how many milliseconds.
         for_ms: u64,

@@ -1,7 +1,11 @@
 //! `--check-config`: everything that starting would read is read, and what is wrong with it is told, one
 //! line each. It neither connects nor listens, so it can be run beside the lockgate that serves.
 
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    fmt::Display,
+    io::{self, Write},
+};
 
 use lockgate::config::{Config, Flags};
 
@@ -15,23 +19,30 @@ pub(crate) fn check(
     let config = match Config::findings(flags, environment) {
         Ok(config) => config,
         Err(found) => {
-            for error in &found {
-                eprintln!("lockgate: {error}");
-            }
+            found.iter().for_each(tell);
             return found.first().map_or(Exit::Wrong, Exit::of_configuration);
         }
     };
     let wrong = lockgate::check(&config);
-    for error in &wrong {
-        eprintln!("lockgate: {error}");
-    }
+    wrong.iter().for_each(tell);
     if let Some(error) = wrong.first() {
         return Exit::of_gate(error);
     }
-    println!("the configuration is right");
-    for place in config.places() {
-        println!("would listen on {place}");
-    }
-    println!("upstream: {}", config.upstream);
+    // Whoever reads only the beginning of it wants no more: what counts is how it ends.
+    let _ = say_where(&config);
     Exit::Done
+}
+
+fn say_where(config: &Config) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "the configuration is right")?;
+    for place in config.places() {
+        writeln!(out, "would listen on {place}")?;
+    }
+    writeln!(out, "upstream: {}", config.upstream)
+}
+
+/// Tells the standard error stream what is wrong, where somebody reads it.
+pub(crate) fn tell(error: &impl Display) {
+    let _ = writeln!(io::stderr(), "lockgate: {error}");
 }

@@ -1,9 +1,16 @@
 //! Where Redis is, and how a connection to it is opened.
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
-    net::{TcpStream, UnixStream},
+    net::{TcpStream, UnixStream, lookup_host},
+    sync::Semaphore,
     time::{sleep, timeout},
 };
 
@@ -12,6 +19,13 @@ use super::{stream::Stream, tls::TlsClient};
 /// How long to wait before a Unix socket is tried again whose queue of connections is full: there the
 /// system says so at once, where with TCP it tries again by itself.
 const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Names that are looked up at a time. Each takes a thread, which cannot be told to stop: name servers that are
+/// silent keep it for ten seconds and more, whoever still waits for it.
+const LOOKUPS: usize = 16;
+
+/// The right to look one up, kept until it is found or not.
+static LOOKUP: Semaphore = Semaphore::const_new(LOOKUPS);
 
 /// The place of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +73,7 @@ impl Endpoint {
                 };
             }
         };
-        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.collect();
+        let addresses = look_up(host, port).await?;
         let share = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let mut why = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
@@ -85,6 +99,21 @@ impl Endpoint {
             (_, stream) => Ok(stream),
         }
     }
+}
+
+/// The addresses of a host. Where nobody waits for them any more its thread goes on, and so does its right to one.
+async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let right = LOOKUP.acquire().await.map_err(io::Error::other)?;
+    let host = host.to_owned();
+    let looked_up = tokio::spawn(async move {
+        let found = lookup_host((host, port)).await.map(Iterator::collect);
+        drop(right);
+        found
+    });
+    looked_up.await.map_err(io::Error::other)?
 }
 
 impl fmt::Display for Place {

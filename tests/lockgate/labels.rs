@@ -1,6 +1,6 @@
 //! What clients say of themselves, as operators see it: in `LOCKINFO`, taken from what was accepted.
 
-use crate::support::{Client, Machine, Place};
+use crate::support::{Client, Machine, Place, eventually};
 
 /// The name and the library of the holder, as `LOCKINFO` tells them.
 fn label(observer: &mut Client, key: &str) -> (String, String) {
@@ -131,4 +131,32 @@ fn the_library_is_shown_as_far_as_it_was_accepted() {
     let mut client = place.client();
     assert_eq!(client.say("CLIENT SETINFO LIB-NAME lettuce"), "OK");
     assert_eq!(shown(&place, &mut client).1, "lettuce");
+}
+
+#[test]
+fn who_relocks_a_lock_that_was_not_granted_here_is_its_holder() {
+    let place = Place::with_redis(Machine::shared());
+    let (mut first, mut waits, mut second) = (place.client(), place.client(), place.client());
+    let mut observer = place.client();
+    for (client, name) in [(&mut first, "first"), (&mut second, "second")] {
+        assert_eq!(client.call(&["CLIENT", "SETNAME", name]).text(), "OK");
+    }
+    assert_eq!(first.say("LOCK k TOKEN first PX 60000"), "first");
+    waits.send(&["LOCK", "k", "TOKEN", "waits"]);
+    eventually("it waits", || {
+        *observer.say("LOCKINFO k").field("waiters") == 1
+    });
+    // Another client of this Redis takes it by force, or so it looks here.
+    let mut redis = place.redis().client();
+    assert_eq!(redis.say("SET k second PX 60000"), "OK");
+    eventually("it is lost", || {
+        *observer.say("LOCKINFO k").field("granted-here") == 0
+    });
+    assert_eq!(label(&mut observer, "k").0, "");
+    assert_eq!(second.say("RELOCK k second PX 60000"), 1);
+    let info = observer.call(&["LOCKINFO", "k"]);
+    assert_eq!(*info.field("granted-here"), 1);
+    assert_eq!(info.field("client-name").text(), "second");
+    assert_eq!(second.say("UNLOCK k second"), 1);
+    assert_eq!(waits.read_reply(), "waits");
 }

@@ -1,44 +1,20 @@
 //! Protected mode. "Elsewhere" is an address beside the loopback, in a network that the test makes for
 //! itself: there the test runs once more, as the only one.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    process::Command,
-};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::support::{
-    Authority, Client, Lockgate, Machine, RedisServer, Value, counted, eventually, free_address,
-    text,
+    self, Authority, Client, Lockgate, RedisServer, Value, counted, eventually, free_address, text,
 };
 
 /// An address of the documentation's: nobody's.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 77));
 
-/// Makes that an address of the network that this is run in, and goes on.
-const NETWORK: &str =
-    "ip link set lo up && ip address add 198.51.100.77/32 dev lo && exec \"$0\" \"$@\"";
+/// Makes that an address of the network that this is run in.
+const NETWORK: &str = "ip link set lo up; ip address add 198.51.100.77/32 dev lo";
 
-/// Set where the network is one of the test's own.
-const OWN: &str = "A_NETWORK_OF_ITS_OWN";
-
-/// Whether this is run in a network of its own; if not, it has been, as the test of this name.
 fn in_a_network_of_its_own(test: &str) -> bool {
-    if std::env::var_os(OWN).is_some() {
-        return true;
-    }
-    let _machine = Machine::shared();
-    let output = Command::new("unshare")
-        .args(["--map-root-user", "--net", "sh", "-c", NETWORK])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("protected::{test}"), "--nocapture"])
-        .env(OWN, "yes")
-        .output()
-        .expect("unshare starts; it is part of util-linux");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("1 passed"), "{said}");
-    false
+    support::in_a_network_of_its_own(&format!("protected::{test}"), NETWORK)
 }
 
 /// A gate for everybody.

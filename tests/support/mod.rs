@@ -22,6 +22,7 @@ mod client;
 mod gate;
 mod http;
 mod monitor;
+mod network;
 mod proxy;
 mod redis_server;
 
@@ -30,6 +31,7 @@ pub(crate) use client::{Client, Value, counted, frame, words};
 pub(crate) use gate::{Ended, Lockgate, SHORT_GRACE, program, run_to_its_end};
 pub(crate) use http::{Answer, Http};
 pub(crate) use monitor::Monitor;
+pub(crate) use network::in_a_network_of_its_own;
 pub(crate) use proxy::Proxy;
 pub(crate) use redis_server::{RedisServer, free_address};
 

@@ -304,9 +304,9 @@ impl Queue {
 
     // ── the books ────────────────────────────────────────────────────────────────────────────
 
-    /// This gate granted or extended a lease that is not over.
-    pub fn has_lease(&self) -> bool {
-        self.lease.is_some()
+    /// Where this gate granted or extended a lease that is not over: when its token first got the lock.
+    pub fn held_since(&self) -> Option<Time> {
+        self.lease.as_ref().map(|lease| lease.since)
     }
 
     /// The lease of a token that was just granted it or had it extended.

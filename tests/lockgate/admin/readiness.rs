@@ -1,5 +1,10 @@
 //! Whether the gate can do what it is there for, as probes ask.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use super::{gate, gate_before, gate_that_drains, get};
 use crate::support::{Client, Http, Machine, RedisServer, eventually};
 
@@ -76,6 +81,15 @@ fn a_redis_that_is_full_is_not_ready() {
     drop(fill);
 }
 
+/// How many Redis has ever had; the asking takes one more.
+fn connections(redis: &RedisServer) -> u64 {
+    let info = redis.client().say("INFO stats").text();
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.unwrap().parse().unwrap()
+}
+
 /// However many ask, Redis is asked once a second.
 #[test]
 fn redis_is_not_asked_for_each_who_wants_to_know() {
@@ -83,14 +97,7 @@ fn redis_is_not_asked_for_each_who_wants_to_know() {
     let redis = RedisServer::start(&[]);
     let gate = gate_before(&redis, &[]);
     let mut http = Http::connect(gate.admin_address());
-    let start = std::time::Instant::now();
-    let connections = |redis: &RedisServer| {
-        let info = redis.client().say("INFO stats").text();
-        let line = info
-            .lines()
-            .find_map(|line| line.strip_prefix("total_connections_received:"));
-        line.unwrap().parse::<u64>().unwrap()
-    };
+    let start = Instant::now();
     let before = connections(&redis);
     for _ in 0..500 {
         assert_eq!(http.get("/readyz").status, 200);
@@ -99,6 +106,28 @@ fn redis_is_not_asked_for_each_who_wants_to_know() {
     // A machine that stutters may take seconds for it. The gate's own connection may be among them.
     let most = start.elapsed().as_secs() + 3;
     assert!((1..=most).contains(&asked), "{asked} of {most}");
+}
+
+/// Whoever asks and does not wait, as a probe does that is impatient: the answer still counts for the next one.
+#[test]
+fn a_redis_that_hangs_is_not_asked_anew_for_each_who_is_gone_before_the_answer() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let gate = gate_before(&redis, &[]);
+    let admin = gate.admin_address();
+    assert_eq!(get(admin, "/readyz").0, 200);
+    let before = connections(&redis);
+    let start = Instant::now();
+    redis.stop();
+    for _ in 0..30 {
+        Http::connect(admin).send("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        // It is heard, and asked, before it is gone.
+        thread::sleep(Duration::from_millis(50));
+    }
+    redis.go_on();
+    let asked = connections(&redis) - before - 1;
+    let most = start.elapsed().as_secs() + 3;
+    assert!(asked <= most, "{asked} of {most}");
 }
 
 #[test]

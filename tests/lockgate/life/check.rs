@@ -1,8 +1,11 @@
 //! `--check-config`.
 
-use std::{fs, net::TcpListener};
+use std::{
+    fs::{self, File},
+    net::TcpListener,
+};
 
-use crate::support::{Authority, Ended, RedisServer, free_address, run_to_its_end, text};
+use crate::support::{Authority, Ended, RedisServer, free_address, program, run_to_its_end, text};
 
 fn checked(flags: &[&str], environment: &[(&str, &str)]) -> Ended {
     run_to_its_end(&[&["--check-config"], flags].concat(), environment)
@@ -43,6 +46,23 @@ fn what_is_right_is_told_with_where_it_would_listen_and_without_secrets() {
         ]
     );
     assert!(!socket.exists(), "nothing was listened on");
+}
+
+/// `lockgate --check-config | head -1`, and a disk that is full.
+#[test]
+fn how_it_ends_does_not_depend_on_who_reads_it() {
+    for (flag, code) in [("127.0.0.1:0", 0), ("nonsense", 2)] {
+        let full = || File::options().write(true).open("/dev/full").unwrap();
+        let mut check = program();
+        check.args(["--check-config", "--listen", flag]);
+        let ended = check.stdout(full()).stderr(full()).status().unwrap();
+        assert_eq!(ended.code(), Some(code), "{flag}");
+        let mut start = program();
+        start.args(["--listen", flag]).stderr(full());
+        if code != 0 {
+            assert_eq!(start.status().unwrap().code(), Some(code), "{flag}");
+        }
+    }
 }
 
 /// It is run beside the lockgate that serves.
