@@ -30,7 +30,7 @@ pub struct Flags {
     /// The address to listen on; port 0 takes a free one, `off` is none [env: LOCKGATE_LISTEN] [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// `embedded`, `redis://[user[:password]@]host[:port]`, or `unix:///path` [env: LOCKGATE_UPSTREAM] [default: embedded]
+    /// `embedded`, `redis://[user[:password]@]host[:port]`, `rediss://…` with TLS, or `unix:///path` [env: LOCKGATE_UPSTREAM] [default: embedded]
     ///
     /// A password is better put into the environment or the file: everybody on the machine can
     /// read the flags of a process.
