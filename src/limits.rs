@@ -32,6 +32,9 @@ pub const QUEUED_COMMANDS: usize = 64 * 1024;
 /// queue for what it has not accepted yet has room for 511 (`tcp-backlog`), or 128 on older systems.
 pub const CONNECTING: usize = 64;
 
+/// Names looked up at a time, by a thread each: as many as connect.
+pub const LOOKUPS: usize = CONNECTING;
+
 /// Entries of its own that lockgate adds to one reply, and to replies on their way to one client.
 /// For more, one request and its reply pass unchanged; of several, the next waits. So what a client
 /// is owed is not much more than Redis says.

@@ -15,16 +15,14 @@ use tokio::{
 };
 
 use super::{stream::Stream, tls::TlsClient};
+use crate::limits::LOOKUPS;
 
 /// How long to wait before a Unix socket is tried again whose queue of connections is full: there the
 /// system says so at once, where with TCP it tries again by itself.
 const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Names that are looked up at a time. Each takes a thread, which cannot be told to stop: name servers that are
-/// silent keep it for ten seconds and more, whoever still waits for it.
-const LOOKUPS: usize = 16;
-
-/// The right to look one up, kept until it is found or not.
+/// The right to look a name up, kept until it is found or not. Each takes a thread, which cannot be told to stop: name
+/// servers that are silent keep it for ten seconds and more, whoever still waits for it.
 static LOOKUP: Semaphore = Semaphore::const_new(LOOKUPS);
 
 /// The place of a server.

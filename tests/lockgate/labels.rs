@@ -157,6 +157,9 @@ fn who_relocks_a_lock_that_was_not_granted_here_is_its_holder() {
     let info = observer.call(&["LOCKINFO", "k"]);
     assert_eq!(*info.field("granted-here"), 1);
     assert_eq!(info.field("client-name").text(), "second");
+    // Somebody may extend it for its owner.
+    assert_eq!(observer.say("RELOCK k second PX 60000"), 1);
+    assert_eq!(label(&mut observer, "k").0, "second");
     assert_eq!(second.say("UNLOCK k second"), 1);
     assert_eq!(waits.read_reply(), "waits");
 }
