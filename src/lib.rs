@@ -299,9 +299,10 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
     let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream {
         Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
         Upstream::Redis(redis) => {
-            let endpoint = Arc::new(Endpoint::new(redis.place.clone(), tls));
+            // One for locks and one for clients, which cannot use up the lookups of the other.
+            let endpoint = || Arc::new(Endpoint::new(redis.place.clone(), tls.clone()));
             let settings = RedisSettings {
-                endpoint: Arc::clone(&endpoint),
+                endpoint: endpoint(),
                 own: redis.own(),
                 connect_timeout: config.connect_timeout,
                 timeout: config.timeout,
@@ -312,7 +313,7 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
                 idle: config.idle,
             };
             let store = RedisStore::new(settings, Arc::clone(&users));
-            let address = Address::new(endpoint, config.connect_timeout);
+            let address = Address::new(endpoint(), config.connect_timeout);
             (Arc::new(store), Some(Arc::new(address)))
         }
     };

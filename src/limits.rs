@@ -32,7 +32,8 @@ pub const QUEUED_COMMANDS: usize = 64 * 1024;
 /// queue for what it has not accepted yet has room for 511 (`tcp-backlog`), or 128 on older systems.
 pub const CONNECTING: usize = 64;
 
-/// Names looked up at a time, by a thread each: as many as connect.
+/// Lookups of Redis's name at a time, by a thread each, for the connections of clients: as many as connect. As many
+/// again are for the gate's own, so that clients cannot keep it from its locks.
 pub const LOOKUPS: usize = CONNECTING;
 
 /// Entries of its own that lockgate adds to one reply, and to replies on their way to one client.

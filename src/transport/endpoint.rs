@@ -21,10 +21,6 @@ use crate::limits::LOOKUPS;
 /// system says so at once, where with TCP it tries again by itself.
 const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
-/// The right to look a name up, kept until it is found or not. Each takes a thread, which cannot be told to stop: name
-/// servers that are silent keep it for ten seconds and more, whoever still waits for it.
-static LOOKUP: Semaphore = Semaphore::const_new(LOOKUPS);
-
 /// The place of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -44,12 +40,19 @@ pub enum Place {
 pub struct Endpoint {
     place: Place,
     tls: Option<Arc<TlsClient>>,
+    /// The rights to look its name up. Each takes a thread, which cannot be told to stop: name servers that are
+    /// silent keep it for ten seconds and more, whoever still waits for it.
+    lookups: Arc<Semaphore>,
 }
 
 impl Endpoint {
-    /// A server there, which speaks TLS or does not.
+    /// A server there, which speaks TLS or does not. Its name is looked up by [`LOOKUPS`] threads at most.
     pub fn new(place: Place, tls: Option<Arc<TlsClient>>) -> Self {
-        Self { place, tls }
+        Self {
+            place,
+            tls,
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+        }
     }
 
     /// Opens a socket to the first address of the host that takes it. A silent address has no more
@@ -71,7 +74,7 @@ impl Endpoint {
                 };
             }
         };
-        let addresses = look_up(host, port).await?;
+        let addresses = self.look_up(host, port).await?;
         let share = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let mut why = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
@@ -87,6 +90,22 @@ impl Endpoint {
         Err(why)
     }
 
+    /// The addresses of a host. Where nobody waits for them any more its thread goes on, and so does its right to one.
+    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let right = Arc::clone(&self.lookups).acquire_owned().await;
+        let right = right.map_err(io::Error::other)?;
+        let host = host.to_owned();
+        let looked_up = tokio::spawn(async move {
+            let found = lookup_host((host, port)).await.map(Iterator::collect);
+            drop(right);
+            found
+        });
+        looked_up.await.map_err(io::Error::other)?
+    }
+
     /// Makes of that socket the connection that the server expects; the caller bounds its time.
     ///
     /// # Errors
@@ -97,21 +116,6 @@ impl Endpoint {
             (_, stream) => Ok(stream),
         }
     }
-}
-
-/// The addresses of a host. Where nobody waits for them any more its thread goes on, and so does its right to one.
-async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    let right = LOOKUP.acquire().await.map_err(io::Error::other)?;
-    let host = host.to_owned();
-    let looked_up = tokio::spawn(async move {
-        let found = lookup_host((host, port)).await.map(Iterator::collect);
-        drop(right);
-        found
-    });
-    looked_up.await.map_err(io::Error::other)?
 }
 
 impl fmt::Display for Place {

@@ -26,6 +26,7 @@ mod labels;
 mod leaving;
 mod life;
 mod metrics;
+mod names;
 mod nonsense;
 mod order;
 mod parity;

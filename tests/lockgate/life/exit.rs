@@ -1,17 +1,11 @@
 //! Exit codes, which service managers and scripts go by, and how often one has to say "end".
 
-use std::{
-    fs,
-    net::UdpSocket,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{
-    Client, Http, Lockgate, Machine, RedisServer, eventually, free_address,
-    in_a_network_of_its_own, run_to_its_end,
+    Client, Lockgate, Machine, RedisServer, eventually, free_address, run_to_its_end,
 };
 
 /// A gate with a client that will not be done, and its Redis.
@@ -103,37 +97,4 @@ fn nobody_cut_is_0_and_somebody_cut_is_5() {
     let (mut gate, _redis, _blocked) = with_a_blocked_client("100ms");
     gate.terminate();
     assert_eq!(gate.exit_code(), Some(5), "{}", gate.log());
-}
-
-/// A name server that says nothing: whoever looks a name up there takes a thread for ten seconds and more, and
-/// cannot be told to stop.
-#[test]
-fn names_that_are_looked_up_take_few_threads_and_keep_nobody_from_ending() {
-    let asks_here = "ip link set lo up; conf=$(mktemp); echo nameserver 127.0.0.1 >$conf; \
-        mount --bind $conf /etc/resolv.conf; rm $conf";
-    let name = "life::exit::names_that_are_looked_up_take_few_threads_and_keep_nobody_from_ending";
-    if !in_a_network_of_its_own(name, asks_here) {
-        return;
-    }
-    let _silent = UdpSocket::bind("127.0.0.1:53").unwrap();
-    let environment = [("LOCKGATE_ADMIN", "127.0.0.1:0")];
-    let mut gate = Lockgate::start_with(&["--upstream", "redis://redis.example"], &environment);
-    let mut http = Http::connect(gate.admin_address());
-    assert_eq!(http.get("/readyz").status, 503);
-    let mut clients = gate.clients(60);
-    clients
-        .iter_mut()
-        .for_each(|client| client.send(&["GET", "k"]));
-    for mut client in clients {
-        let reply = client.read_reply();
-        assert!(reply.error().starts_with("UPSTREAM"), "{reply:?}");
-    }
-    let threads = fs::read_dir(format!("/proc/{}/task", gate.pid())).unwrap();
-    let threads = threads.count();
-    assert!((64..90).contains(&threads), "{threads} threads");
-    let began = Instant::now();
-    gate.terminate();
-    assert_eq!(gate.exit_code(), Some(0), "{}", gate.log());
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(3), "{took:?}");
 }
