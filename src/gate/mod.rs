@@ -1,4 +1,4 @@
-//! The driver of the queues: a map from lock name to [`Queue`]. It brings the queues their events,
+//! The driver of the queues: a map from lock name to [`Queue`](crate::lock::Queue). It brings the queues their events,
 //! performs their actions and keeps their timers; it decides nothing itself.
 //!
 //! Here is what can be asked of it. Whatever happens to a lock goes to its queue by [`Gate::feed`]
