@@ -118,14 +118,17 @@ func retryKeepsItsPlace(ctx context.Context, client *redis.Client, options redis
 	impatient := redis.NewClient(&options)
 	defer impatient.Close()
 	order := make(chan string, 2)
+	var running sync.WaitGroup
 	wait := func(client *redis.Client, name string) {
-		err := withLock(ctx, client, key, func() { order <- name })
-		check(err == nil, "%s: %v", name, err)
+		running.Go(func() {
+			err := withLock(ctx, client, key, func() { order <- name })
+			check(err == nil, "%s: %v", name, err)
+		})
 	}
 	err := withLock(ctx, client, key, func() {
-		go wait(impatient, "the one that retries")
+		wait(impatient, "the one that retries")
 		untilWaiting(ctx, client, key, 1)
-		go wait(client, "the one behind it")
+		wait(client, "the one behind it")
 		untilWaiting(ctx, client, key, 2)
 		for connects.Load() < 2 {
 			check(ctx.Err() == nil && len(order) == 0, "it should wait for the lock")
@@ -134,6 +137,7 @@ func retryKeepsItsPlace(ctx context.Context, client *redis.Client, options redis
 		untilWaiting(ctx, client, key, 2)
 	})
 	check(err == nil, "%v", err)
+	running.Wait() // for the locks to be released, too: then the clients are closed
 	first, second := <-order, <-order
 	check(first == "the one that retries", "granted to %q, %q", first, second)
 }
