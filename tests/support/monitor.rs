@@ -63,14 +63,15 @@ impl Monitor {
 
     /// The same where this holds of some argument.
     pub(crate) fn commands_where(&mut self, holds: impl Fn(&str) -> bool) -> Vec<Vec<String>> {
-        let mut commands = self.all_so_far();
+        let mut commands = self.everything();
         commands.retain(|command| {
             !HOUSEKEEPING.contains(&command[0].as_str()) && command[1..].iter().any(|a| holds(a))
         });
         commands
     }
 
-    fn all_so_far(&mut self) -> Vec<Vec<String>> {
+    /// All commands seen so far, in order; everything that Redis executed before this call is among them.
+    pub(crate) fn everything(&mut self) -> Vec<Vec<String>> {
         self.marks += 1;
         let mark = vec![
             "ECHO".to_owned(),
