@@ -152,10 +152,11 @@ fn its_commands_are_those_that_redis_executed_and_it_leaves_no_key() {
         "they spin, and release: {spinning}\n{report}"
     );
     assert_eq!(commands(&report, "spinning"), spinning, "{report}");
-    // A lock is two commands at worst; and each of the three scripts is sent once as a whole.
+    // A grant each and the last release at best, a grant and a release each at worst; and the script that hands over
+    // is sent once as a whole: its trial has shown Redis the other two.
     let lockgate = executed(":lockgate");
     assert!(
-        (20..=2 * 20 + 3).contains(&lockgate),
+        (20 + 1..=2 * 20 + 1).contains(&lockgate),
         "{lockgate} for 20 locks\n{report}"
     );
     // What the lockgate asks besides, as whether Redis takes such clients, is in its figure as well.
