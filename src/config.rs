@@ -18,7 +18,7 @@ use crate::{
     },
     lock::{Settings, WriteBack},
     password::Password,
-    store::redis::settings::LONGEST_PAUSE,
+    store::redis::settings::noticed_within,
 };
 
 mod admin;
@@ -95,13 +95,16 @@ pub struct UnixSocket {
     pub mode: u32,
 }
 
-/// The leases a client gets and may ask for, in milliseconds; `min_ms <= default_ms <= max_ms`.
+/// The leases a client gets and may ask for, in milliseconds; `min_ms <= default_ms <= max_ms`, and as much of
+/// `min_session_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leases {
     /// For a client that names none.
     pub default_ms: u64,
     /// The shortest.
     pub min_ms: u64,
+    /// The shortest that is bound to a connection, and so renewed. At most `max_ms`.
+    pub min_session_ms: u64,
     /// The longest.
     pub max_ms: u64,
 }
@@ -118,11 +121,16 @@ struct QueueTimes {
     poll_every_ms: u64,
 }
 
+/// What remains of the default grace to write leases back, once every instance has noticed the loss.
+const TO_WRITE_BACK: Duration = Duration::from_millis(500);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// As `humantime` counts it, so that the bound reads `1year`.
 const YEAR: Duration = Duration::from_secs(31_557_600);
+
+/// The default of `lock.min_session_lease`: such a lease is renewed some four times in its time.
+const LEAST_SESSION: Duration = Duration::from_secs(1);
 
 /// Longest `lock.key_prefix`, in bytes.
 const MOST_PREFIX_BYTES: usize = 1_024;
@@ -187,6 +195,7 @@ impl Config {
                 Upstream::Redis(_) => self.write_back,
             },
             max_waiters: self.limits.waiters,
+            min_session_ms: self.leases.min_session_ms,
         }
     }
 
@@ -198,8 +207,8 @@ impl Config {
     fn check(typed: &mut Typed) -> Result<Self, Error> {
         let connect_timeout =
             duration(typed, "upstream.connect_timeout", "1s", MILLISECOND..=HOUR)?;
-        // Every gate must have had the time to come back.
-        let shortest_grace = LONGEST_PAUSE + connect_timeout + MILLISECOND;
+        let timeout = duration(typed, "upstream.timeout", "2s", MILLISECOND..=HOUR)?;
+        let ping = duration(typed, "upstream.ping", "5s", MILLISECOND..=HOUR)?;
         let unix_socket = UnixSocket::check(typed)?;
         let tls = Tls::check(typed)?;
         let elsewhere = unix_socket.is_some() || tls.is_some();
@@ -221,12 +230,12 @@ impl Config {
             upstream_tls: UpstreamTls::check(typed, speaks_tls)?,
             connect_timeout,
             write_back: typed.parse("write_back.leases", "all", write_back)?,
-            grace: grace(typed, shortest_grace)?,
+            grace: grace(typed, noticed_within(connect_timeout, timeout, ping))?,
             drain: duration(typed, "drain", "5s", Duration::ZERO..=HOUR)?,
             tcp_keepalive: duration(typed, "tcp_keepalive", "5m", Duration::ZERO..=HOUR)?,
             idle_timeout: duration(typed, "idle_timeout", "0s", Duration::ZERO..=YEAR)?,
-            timeout: duration(typed, "upstream.timeout", "2s", MILLISECOND..=HOUR)?,
-            ping: duration(typed, "upstream.ping", "5s", MILLISECOND..=HOUR)?,
+            timeout,
+            ping,
             idle: duration(typed, "upstream.idle", "1m", MILLISECOND..=DAY)?,
             key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
             leases: Leases::check(typed)?,
@@ -257,9 +266,12 @@ impl Leases {
         let min = duration(typed, "lock.min_lease", "10ms", MILLISECOND..=YEAR)?;
         let max = duration(typed, "lock.max_lease", "24h", min..=YEAR)?;
         let default = duration(typed, "lock.lease", "30s", min..=max)?;
+        let of_session = shown(LEAST_SESSION.clamp(min, max));
+        let of_session = duration(typed, "lock.min_session_lease", &of_session, min..=max)?;
         Ok(Self {
             default_ms: millis(default),
             min_ms: millis(min),
+            min_session_ms: millis(of_session),
             max_ms: millis(max),
         })
     }
@@ -308,6 +320,12 @@ fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
             1..=MOST,
         )?,
         waiters: number(typed, "limits.waiters", default.waiters, 1..=MOST)?,
+        session_locks: number(
+            typed,
+            "limits.session_locks",
+            default.session_locks,
+            1..=MOST,
+        )?,
         released_tokens: number(
             typed,
             "limits.released_tokens",
@@ -335,6 +353,12 @@ fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
             buffer.clone(),
         )?,
         relay_bytes: number(typed, "limits.relay_bytes", default.relay_bytes, buffer)?,
+        kept_reply_bytes: number(
+            typed,
+            "limits.kept_reply_bytes",
+            default.kept_reply_bytes,
+            0..=MOST,
+        )?,
     })
 }
 
@@ -387,9 +411,11 @@ fn half_of_the_cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
 
-/// The default grows with the time that connecting may take.
-fn grace(typed: &mut Typed, shortest: Duration) -> Result<Duration, Error> {
-    let default = shortest.max(Duration::from_millis(1_500));
+/// Every instance must have noticed the loss; by default it has half a second more to write back.
+fn grace(typed: &mut Typed, noticed: Duration) -> Result<Duration, Error> {
+    let whole = u64::try_from(noticed.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
+    let noticed = Duration::from_millis(whole);
+    let (shortest, default) = (noticed + MILLISECOND, noticed + TO_WRITE_BACK);
     duration(typed, "write_back.grace", &shown(default), shortest..=DAY)
 }
 

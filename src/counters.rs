@@ -72,7 +72,8 @@ counters! {
     refused_lock_commands: "Lock commands of too many arguments, or longer than limits.lock_command_bytes.",
     refused_keys: "Lock commands whose key was longer than limits.key_bytes.",
     refused_tokens: "Lock commands whose token was empty or longer than limits.token_bytes.",
-    refused_leases: "Lock commands whose lease was not from lock.min_lease to lock.max_lease.",
+    refused_leases: "Lock commands whose lease was not from lock.min_lease to lock.max_lease, or below lock.min_session_lease.",
+    refused_sessions: "Lock commands refused with MAXSESSIONS: limits.session_locks were bound to the connection.",
     refused_locks: "Lock commands refused with MAXLOCKS: limits.locks were known.",
     refused_shared_connections: "Questions refused because limits.shared_connections were in use.",
     refused_waiters: "Lock commands refused with MAXWAITERS: limits.waiters waited for the lock.",
@@ -81,7 +82,8 @@ counters! {
     unanswered_questions: "Lock commands refused with UPSTREAM: Redis did not answer in time.",
     refused_transactions: "Clients closed because a transaction changed the connection too often.",
     held_back_behind_locks: "Times a client was not read from because of limits.kept_commands or limits.kept_bytes.",
-    held_back_relays: "Times a side was not read from because of limits.relay_bytes, or of too many replies owed.",
+    held_back_relays: "Times a side was not read from because of limits.relay_bytes.",
+    closed_starved_clients: "Clients closed because they read nothing while what they had sent needed more of limits.kept_reply_bytes.",
     forgotten_released_tokens: "Released tokens forgotten early because of limits.released_tokens.",
 }
 

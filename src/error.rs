@@ -61,6 +61,16 @@ pub const DENIED: &str = "DENIED lockgate is running in protected mode because p
 /// The client's: a lock cannot have this name.
 pub const RESERVED: &str = "ERR this key is lockgate's counter of fences and cannot be a lock";
 
+/// The client's: it has as many leases bound to its connection as it may.
+pub const TOO_MANY_SESSIONS: &str = "MAXSESSIONS as many SESSION locks are bound to this connection as may be (limits.session_locks)";
+
+/// The client's: a lease bound to its connection would be renewed too often.
+pub fn short_session(least_ms: u64) -> String {
+    format!(
+        "ERR SESSION takes a lease of {least_ms} milliseconds at least (lock.min_session_lease)"
+    )
+}
+
 /// The client's: it has to authenticate first.
 pub const NOAUTH: &str = "NOAUTH Authentication required.";
 

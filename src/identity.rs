@@ -5,16 +5,22 @@
 //! nobody is [`UserId::ANONYMOUS`]: what Redis allows on a new connection (its `default` user, as long
 //! as that needs no password), and no more. It shares nothing with those who gave a password.
 //!
-//! Nothing is decided here: only what Redis has accepted gets here, and whether it still does shows
-//! whenever a connection is opened with it. Credentials are in memory only, and nothing prints them.
+//! Only the store adds credentials here, after Redis has accepted them of lockgate itself, by an `AUTH` on a
+//! connection of lockgate's own. A reply on a client's connection is never enough: it can be miscounted, or
+//! forged by a script. A verification counts for [`VERIFIED_FOR_MS`], for all clients that log in with the
+//! same credentials; whether Redis still accepts them also shows whenever a connection is opened with them.
+//! Credentials are in memory only, and nothing prints them.
 
 use std::{
     collections::HashMap,
     fmt,
+    hash::{Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::lock::UserId;
+use subtle::ConstantTimeEq;
+
+use crate::lock::{Time, UserId};
 
 /// Longest user name and password together that are kept, in bytes: some are signed tokens.
 pub const CREDENTIAL_BYTES: usize = 8 * 1024;
@@ -23,11 +29,15 @@ pub const CREDENTIAL_BYTES: usize = 8 * 1024;
 /// then some.
 const PASSWORDS: usize = 4;
 
+/// How long a verification of credentials counts, in milliseconds: one `AUTH` of lockgate's own serves every
+/// client that logs in with them meanwhile, and a password that was changed is believed no longer.
+pub const VERIFIED_FOR_MS: u64 = 1_000;
+
 /// The user whom `AUTH` with one argument means.
 pub const DEFAULT: &[u8] = b"default";
 
 /// A name and a password that belong together. Printing them shows neither.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Eq)]
 pub struct Credentials {
     name: Arc<[u8]>,
     password: Arc<[u8]>,
@@ -48,9 +58,28 @@ impl Credentials {
         &self.name
     }
 
+    /// The same, without a copy.
+    pub(crate) fn shared_name(&self) -> Arc<[u8]> {
+        Arc::clone(&self.name)
+    }
+
     /// What nobody may be told.
     pub fn password(&self) -> &[u8] {
         &self.password
+    }
+}
+
+impl PartialEq for Credentials {
+    /// Takes as long for a password that is nearly right as for any other.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.password.ct_eq(&other.password).into()
+    }
+}
+
+impl Hash for Credentials {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+        self.password.hash(state);
     }
 }
 
@@ -60,46 +89,78 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// Credentials that Redis accepted of lockgate.
+#[derive(Debug)]
+struct Verified {
+    credentials: Credentials,
+    /// When Redis accepted them last; none where it has refused them since.
+    at: Option<Time>,
+}
+
 /// One user. As long as anybody holds it, its number means it.
 #[derive(Debug)]
 pub struct User {
     id: UserId,
     /// The latest that Redis accepted comes first.
-    credentials: Mutex<Vec<Credentials>>,
+    verified: Mutex<Vec<Verified>>,
 }
 
 impl User {
+    fn new(id: UserId) -> Self {
+        Self {
+            id,
+            verified: Mutex::default(),
+        }
+    }
+
     /// Its number.
     pub fn id(&self) -> UserId {
         self.id
     }
 
-    /// What Redis accepted, the latest first. Nothing for [`UserId::ANONYMOUS`].
+    /// Returns the credentials that open connections, the latest first. None for [`UserId::ANONYMOUS`].
     pub fn credentials(&self) -> Vec<Credentials> {
-        lock(&self.credentials).clone()
+        let verified = lock(&self.verified);
+        verified.iter().map(|it| it.credentials.clone()).collect()
     }
 
     /// Its name as a log may show it; none where it gave no credentials.
     pub fn name(&self) -> Option<String> {
-        let credentials = lock(&self.credentials);
-        let name = credentials.first()?.name();
+        let verified = lock(&self.verified);
+        let name = verified.first()?.credentials.name();
         Some(name.escape_ascii().to_string())
     }
 
-    /// Redis accepted these.
-    fn accepted(&self, credentials: &Credentials) {
-        let mut kept = lock(&self.credentials);
-        kept.retain(|other| other != credentials);
-        kept.insert(0, credentials.clone());
+    /// Redis accepted these of lockgate.
+    fn verified(&self, credentials: &Credentials, now: Time) {
+        let mut kept = lock(&self.verified);
+        kept.retain(|other| other.credentials != *credentials);
+        let latest = Verified {
+            credentials: credentials.clone(),
+            at: Some(now),
+        };
+        kept.insert(0, latest);
         kept.truncate(PASSWORDS);
     }
 
-    /// Redis does not accept these any more, but others.
+    /// Tells whether the verification of these still counts.
+    fn is_verified(&self, credentials: &Credentials, now: Time) -> bool {
+        let kept = lock(&self.verified);
+        let its = kept.iter().find(|it| it.credentials == *credentials);
+        let at = its.and_then(|it| it.at);
+        at.is_some_and(|at| now < at.plus_millis(VERIFIED_FOR_MS))
+    }
+
+    /// Redis does not accept these of lockgate any more.
     pub fn refused(&self, credentials: &Credentials) {
-        let mut kept = lock(&self.credentials);
-        // Without any it would be somebody else.
+        let mut kept = lock(&self.verified);
+        // Without any it would be another user.
         if kept.len() > 1 {
-            kept.retain(|other| other != credentials);
+            kept.retain(|other| other.credentials != *credentials);
+        }
+        let its = kept.iter_mut().find(|it| it.credentials == *credentials);
+        if let Some(it) = its {
+            it.at = None;
         }
     }
 }
@@ -121,10 +182,7 @@ struct Known {
 impl Default for Users {
     fn default() -> Self {
         Self {
-            anonymous: Arc::new(User {
-                id: UserId::ANONYMOUS,
-                credentials: Mutex::default(),
-            }),
+            anonymous: Arc::new(User::new(UserId::ANONYMOUS)),
             known: Mutex::new(Known {
                 by_name: HashMap::new(),
                 by_id: HashMap::new(),
@@ -140,15 +198,21 @@ impl Users {
         Arc::clone(&self.anonymous)
     }
 
-    /// The user whom Redis has just accepted these of.
-    pub fn accepted(&self, credentials: &Credentials) -> Arc<User> {
+    /// Returns the user of these credentials, where a verification of them still counts.
+    pub fn user_of(&self, credentials: &Credentials, now: Time) -> Option<Arc<User>> {
+        let user = lock(&self.known).by_name.get(credentials.name()).cloned();
+        user.filter(|user| user.is_verified(credentials, now))
+    }
+
+    /// Returns the user of these credentials, which Redis has just accepted of lockgate itself.
+    pub fn verified(&self, credentials: &Credentials, now: Time) -> Arc<User> {
         let mut known = lock(&self.known);
         let user = match known.by_name.get(credentials.name()) {
             Some(user) => Arc::clone(user),
             None => known.add(Arc::clone(&credentials.name)),
         };
         drop(known);
-        user.accepted(credentials);
+        user.verified(credentials, now);
         user
     }
 
@@ -182,10 +246,7 @@ impl Known {
         }
         let id = UserId(self.next);
         self.next = self.next.wrapping_add(1);
-        let user = Arc::new(User {
-            id,
-            credentials: Mutex::default(),
-        });
+        let user = Arc::new(User::new(id));
         self.by_name.insert(name, Arc::clone(&user));
         self.by_id.insert(id, Arc::clone(&user));
         user
@@ -201,6 +262,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    const NOW: Time = Time::from_micros(1_000);
+
     fn credentials(name: &str, password: &str) -> Credentials {
         Credentials::new(name.as_bytes(), password.as_bytes()).unwrap()
     }
@@ -208,25 +271,31 @@ mod tests {
     #[test]
     fn a_user_is_its_name_whichever_of_its_passwords_it_gave() {
         let users = Users::default();
-        let ann = users.accepted(&credentials("ann", "one"));
-        assert_eq!(users.accepted(&credentials("ann", "two")).id(), ann.id());
-        assert_ne!(users.accepted(&credentials("ben", "one")).id(), ann.id());
+        let ann = users.verified(&credentials("ann", "one"), NOW);
+        assert_eq!(
+            users.verified(&credentials("ann", "two"), NOW).id(),
+            ann.id()
+        );
+        assert_ne!(
+            users.verified(&credentials("ben", "one"), NOW).id(),
+            ann.id()
+        );
         assert_ne!(ann.id(), UserId::ANONYMOUS);
         assert_ne!(
-            users.accepted(&credentials("default", "one")).id(),
+            users.verified(&credentials("default", "one"), NOW).id(),
             UserId::ANONYMOUS
         );
         let latest_first = [credentials("ann", "two"), credentials("ann", "one")];
         assert_eq!(ann.credentials(), latest_first);
-        users.accepted(&credentials("ann", "one"));
+        users.verified(&credentials("ann", "one"), NOW);
         assert_eq!(ann.credentials()[0], latest_first[1]);
     }
 
     #[test]
     fn the_passwords_of_a_user_are_bounded_and_the_last_is_kept() {
-        let user = Users::default().accepted(&credentials("ann", "0"));
+        let user = Users::default().verified(&credentials("ann", "0"), NOW);
         for number in 1..=9 {
-            user.accepted(&credentials("ann", &number.to_string()));
+            user.verified(&credentials("ann", &number.to_string()), NOW);
         }
         assert_eq!(user.credentials().len(), PASSWORDS);
         for old in user.credentials() {
@@ -239,25 +308,44 @@ mod tests {
     }
 
     #[test]
+    fn a_verification_counts_for_a_second_and_not_after_a_refusal() {
+        let users = Users::default();
+        let (right, other) = (credentials("ann", "right"), credentials("ann", "other"));
+        assert!(users.user_of(&right, NOW).is_none());
+        let ann = users.verified(&right, NOW);
+        let known = |credentials, ms| users.user_of(credentials, NOW.plus_millis(ms)).is_some();
+        assert!(known(&right, 0) && known(&right, VERIFIED_FOR_MS - 1));
+        assert!(!known(&right, VERIFIED_FOR_MS) && !known(&other, 0));
+        users.verified(&right, NOW.plus_millis(VERIFIED_FOR_MS));
+        assert!(known(&right, VERIFIED_FOR_MS));
+        ann.refused(&right);
+        assert!(
+            !known(&right, VERIFIED_FOR_MS),
+            "the last one, kept to be tried"
+        );
+        assert_eq!(ann.credentials(), [right]);
+    }
+
+    #[test]
     fn whom_nobody_holds_is_forgotten() {
         let users = Users::default();
         let (ann, ben) = (
-            users.accepted(&credentials("ann", "x")),
-            users.accepted(&credentials("ben", "x")),
+            users.verified(&credentials("ann", "x"), NOW),
+            users.verified(&credentials("ben", "x"), NOW),
         );
         let gone = ben.id();
         drop(ben);
         users.forget_unused();
         assert_eq!(users.known(), 1);
         assert!(users.get(gone).is_none() && users.get(ann.id()).is_some());
-        assert_ne!(users.accepted(&credentials("ben", "x")).id(), gone);
+        assert_ne!(users.verified(&credentials("ben", "x"), NOW).id(), gone);
         assert!(users.get(UserId::ANONYMOUS).is_some());
     }
 
     #[test]
     fn nothing_of_credentials_is_printed() {
         let users = Users::default();
-        let user = users.accepted(&credentials("ann", "hunter2"));
+        let user = users.verified(&credentials("ann", "hunter2"), NOW);
         let printed = format!("{users:?} {user:?} {:?}", user.credentials());
         assert!(!printed.contains("hunter2"), "{printed}");
         assert_eq!(user.name().as_deref(), Some("ann"));

@@ -12,7 +12,7 @@
 //! | [`gate`] | the driver: a map from lock name to queue; performs what the queues decide, keeps their timers |
 //! | [`lock`] | **the heart, pure**: the queue of one lock; events in (with the time), actions out |
 //! | [`store`] | where locks live: Redis, or the memory of this process |
-//! | [`identity`] | the users that clients are to Redis, and their credentials |
+//! | [`identity`] | the users that clients are to Redis, and their verified credentials |
 //! | [`transport`] | what bytes travel on, from clients and to Redis: TCP, TLS, Unix sockets |
 //! | [`admin`] | the address for operators: a live page, metrics, health, readiness |
 //! | [`host`] | what whoever runs a gate says to it, and hears from it |
@@ -28,6 +28,8 @@
 //! - `lock` does no I/O, reads no clock, draws no random number, and imports nothing of this crate
 //!   but `limits`; `resp` imports nothing of it at all; only `server` and `metrics` import `client`.
 //! - At most one question about a lock is on its way to the store at a time.
+//! - A client joins a user only after the store has verified that user's password itself; a reply on the client's
+//!   own connection is never enough.
 //! - No lock of a map is held across an await.
 #![forbid(unsafe_code)]
 // Whoever works on it follows these links with `--document-private-items`.
@@ -70,7 +72,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use admin::{Admin, Subject};
-use client::{Shared, address::Address, command::Bounds, guard::Guard};
+use client::{Shared, address::Address, budget::Budget, command::Bounds, guard::Guard};
 use config::{Config, RedisAddress, Upstream};
 use error::Error;
 use gate::Gate;
@@ -338,6 +340,7 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
             max_lease_ms: config.leases.max_ms,
         },
         default_lease_ms: config.leases.default_ms,
+        min_session_lease_ms: config.leases.min_session_ms,
         tcp_keepalive: config.tcp_keepalive,
         idle_timeout: config.idle_timeout,
         limits: config.limits.clone(),
@@ -346,6 +349,7 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
         started_at: SystemTime::now(),
         run_id: run_id(),
         clients: AtomicUsize::new(0),
+        budget: Arc::new(Budget::new(config.limits.kept_reply_bytes)),
         relays: Arc::default(),
         turnstile: Arc::default(),
         warnings: client::Warnings::default(),

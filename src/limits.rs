@@ -17,12 +17,19 @@ pub const LOCK_COMMAND_BYTES: usize = 16 * 1024;
 /// Most arguments of a lock command, its name included.
 pub const LOCK_COMMAND_ARGUMENTS: usize = 16;
 
-/// Commands of one client that Redis has not answered; then lockgate stops reading from it.
-pub const OWED_REPLIES: usize = 64 * 1024;
+/// Commands kept behind a waiting `LOCK` that are looked at before other clients have their turn.
+pub const LOOKED_AT_ONCE: usize = 8;
 
-/// The same, ordinary ones in a row counted as one: those that change the connection, such as `SELECT`, take memory
-/// each.
+/// Commands of one client that Redis has not answered, ordinary ones in a row counted as one: those that change the
+/// connection, such as `SELECT`, take memory each. Then lockgate reads their replies before it passes on more.
 pub const OWED_ENTRIES: usize = 8 * 1024;
+
+/// One client keeps this fraction of `limits.kept_reply_bytes` at most.
+pub const KEPT_REPLY_SHARES: usize = 4;
+
+/// What a grant counts for among the replies that are kept, in bytes, beside its reply, its name and its token: the
+/// record by which it is taken back where the reply cannot be written.
+pub const KEPT_GRANT_BYTES: usize = 512;
 
 /// Commands queued in one transaction, ordinary ones in a row counted as one (so this is for those that
 /// change the connection, such as `SELECT`); then its client gets an error and is closed.
@@ -63,6 +70,8 @@ pub struct Limits {
     pub shared_connections: usize,
     /// Requests that wait for one lock; one more gets `-MAXWAITERS`.
     pub waiters: usize,
+    /// Leases of `SESSION` bound to one client's connection; one more gets `-MAXSESSIONS`.
+    pub session_locks: usize,
     /// Tokens that were released here and are remembered for the case that Redis brings them back;
     /// about 200 bytes each, and the name of the lock.
     pub released_tokens: usize,
@@ -79,6 +88,10 @@ pub struct Limits {
     /// Bytes on their way between one client and Redis, in each direction; then lockgate stops
     /// reading on the other side.
     pub relay_bytes: usize,
+    /// Bytes of replies that clients have not read and that lockgate keeps beyond `relay_bytes`, of all clients
+    /// together; one client keeps a quarter of it at most. It keeps them only where what the client sent behind them
+    /// has to wait for them.
+    pub kept_reply_bytes: usize,
 }
 
 impl Default for Limits {
@@ -88,6 +101,7 @@ impl Default for Limits {
             locks: 1_000_000,
             shared_connections: 1_024,
             waiters: 10_000,
+            session_locks: 256,
             released_tokens: 50_000,
             key_bytes: 1_024,
             token_bytes: TOKEN_BYTES,
@@ -95,6 +109,7 @@ impl Default for Limits {
             kept_commands: 1_024,
             kept_bytes: 64 * 1024,
             relay_bytes: 256 * 1024,
+            kept_reply_bytes: 256 * 1024 * 1024,
         }
     }
 }

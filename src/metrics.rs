@@ -109,6 +109,11 @@ fn about(shared: &Shared) -> Vec<Family> {
             "Requests that wait for a lock now.",
             gate.waiters(),
         ),
+        Family::gauge(
+            "lockgate_kept_reply_bytes",
+            "Replies kept beyond limits.relay_bytes for clients that have not read them, of limits.kept_reply_bytes.",
+            shared.budget.taken(),
+        ),
         Family::counters(
             "lockgate_refusals_total",
             "What was refused, closed, held back or forgotten, by reason: the counters of INFO lockgate.",

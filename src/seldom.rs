@@ -52,9 +52,47 @@ impl Seldom {
     }
 }
 
+/// What means something only where it happens often: one line a minute at most, when it has happened so often in a
+/// minute.
+#[derive(Debug)]
+pub struct Often {
+    least: u64,
+    window: Mutex<Window>,
+}
+
+impl Often {
+    /// Of what has to happen so often in a minute.
+    pub fn new(least: u64) -> Self {
+        let window = Mutex::default();
+        Self { least, window }
+    }
+
+    /// It happened once more. Whether to write a line now.
+    pub fn is_due(&self) -> bool {
+        self.is_due_at(clock::now().micros() / 1_000)
+    }
+
+    fn is_due_at(&self, now_ms: u64) -> bool {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |began| now_ms.saturating_sub(began) >= WINDOW_MS;
+        if window.began_ms.is_none_or(is_over) {
+            (window.began_ms, window.lines) = (Some(now_ms), 0);
+        }
+        window.lines += 1;
+        window.lines == self.least
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn once_a_minute_when_it_has_happened_often() {
+        let often = Often::new(2);
+        let due = [0, 1, 2, 60_000, 120_000, 179_999].map(|now| often.is_due_at(now));
+        assert_eq!(due, [false, true, false, false, false, true]);
+    }
 
     #[test]
     fn so_often_a_minute_and_then_how_many_were_left_out() {

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock,
     gate::Said,
-    limits::{AMENDED_ENTRIES, OWED_ENTRIES, OWED_REPLIES, QUEUED_COMMANDS},
+    limits::{AMENDED_ENTRIES, OWED_ENTRIES, QUEUED_COMMANDS},
     metrics::relays::Traffic,
     resp::{Protocol, RequestScanner},
     transport::stream::Stream,
@@ -135,15 +135,22 @@ impl Back {
         }
     }
 
-    /// So many more commands it may be sent.
-    pub(super) fn room(&self) -> usize {
+    /// It may be sent more commands. Where not, replies have to come first.
+    pub(super) fn has_room(&self) -> bool {
         match self {
-            Self::Relay(relay) if relay.state.amendment_weight() >= AMENDED_ENTRIES => 0,
             Self::Relay(relay) => {
-                let commands = OWED_REPLIES.saturating_sub(relay.state.owed());
-                commands.min(OWED_ENTRIES.saturating_sub(relay.state.owed_entries()))
+                relay.state.amendment_weight() < AMENDED_ENTRIES
+                    && relay.state.owed_entries() < OWED_ENTRIES
             }
-            Self::Local(_) => usize::MAX,
+            Self::Local(_) => true,
+        }
+    }
+
+    /// It has run a command for this client. Where a password is needed, the client has given it.
+    pub(super) fn has_served(&self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.state.has_served(),
+            Self::Local(_) => true,
         }
     }
 
@@ -205,7 +212,10 @@ impl Back {
     /// The command may have to wait for its turn, or be replaced, or its reply be amended; so it is
     /// read whole first.
     pub(super) fn keeps(&self, name: &[u8]) -> bool {
-        let may_end_counting = matches!(name, b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF");
+        let may_end_counting = matches!(
+            name,
+            b"MONITOR" | b"SCRIPT" | b"SYNC" | b"PSYNC" | b"REPLCONF"
+        );
         matches!(self, Self::Relay(_))
             && (name == b"CLIENT" || is_login(name) || may_end_counting || amend::is_amended(name))
     }
@@ -224,10 +234,10 @@ impl Back {
         }
     }
 
-    /// Who the client is to Redis, and how often that has changed.
+    /// Returns the user that the client claims to be, and how often that has changed.
     ///
     /// # Errors
-    /// Nobody knows: the error for the client, without the leading `-`.
+    /// It is not known: the error for the client, without the leading `-`.
     pub(super) fn identity(&self) -> Result<(&Identity, u64), &'static str> {
         let Self::Relay(relay) = self else {
             return Ok((&Identity::Anonymous, 0));
@@ -239,7 +249,7 @@ impl Back {
                                            name and password are too long to be kept; AUTH again")
             }
             _ if !relay.state.certain() => Err(
-                "ERR which user this connection has is not known: a HELLO with AUTH failed, \
+                "ERR which user this connection has is not known: a HELLO with AUTH or a RESET failed, \
                  which may have changed it; AUTH again",
             ),
             known => Ok(known),
@@ -388,16 +398,16 @@ impl Back {
         }
     }
 
-    /// Opens and reads; what comes goes to `client`, which takes `most`. Returns whether anything did.
+    /// Opens, and reads where it `reads`; what comes goes to `client`. Returns whether anything did.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Pipe,
-        most: usize,
+        reads: bool,
         shared: &Shared,
     ) -> Result<bool, Broken> {
         match self {
-            Self::Relay(relay) => relay.poll(cx, client, most, shared),
+            Self::Relay(relay) => relay.poll(cx, client, reads, shared),
             Self::Local(_) => Ok(false),
         }
     }

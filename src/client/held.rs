@@ -14,16 +14,17 @@ use tokio::sync::mpsc;
 
 use crate::{
     gate::{Bound, Mailbox, SessionOver},
-    lock::RequestId,
+    lock::{RequestId, Token},
     resp::{Protocol, Writer},
+    store::LockName,
 };
 
 /// The leases bound to one connection.
 #[derive(Default)]
 pub(super) struct Held {
     bound: HashMap<RequestId, Bound>,
-    /// Lost before their grants were written; at most one for each grant being written.
-    lost_early: Vec<RequestId>,
+    /// Released or lost before their grants were written.
+    over_early: Vec<SessionOver>,
     /// Where the gate tells; made with the first such lease.
     mail: Option<(Mailbox, mpsc::UnboundedReceiver<SessionOver>)>,
     /// A lock of which the client has to be told.
@@ -42,12 +43,30 @@ impl Held {
     /// The client has one more.
     pub(super) fn add(&mut self, bound: Bound) {
         let request = bound.request();
-        if self.lost_early.contains(&request) {
-            self.lost_early.retain(|lost| *lost != request);
-            self.lost.push(bound);
-        } else {
-            self.bound.insert(request, bound);
+        let early = self.over_early.iter().position(|it| it.request == request);
+        match early.map(|at| self.over_early.swap_remove(at)) {
+            Some(SessionOver { lost: true, .. }) => self.lost.push(bound),
+            Some(_) => bound.is_over(),
+            None => {
+                self.bound.insert(request, bound);
+            }
         }
+    }
+
+    /// How many it has, with those whose grants are being written.
+    pub(super) fn with_early(&self, delivering: usize) -> usize {
+        self.bound.len() + delivering.saturating_sub(self.over_early.len())
+    }
+
+    /// It has one of this lock with this token.
+    pub(super) fn has(&self, name: &LockName, token: Option<&Token>) -> bool {
+        let is_it = |bound: &Bound| bound.name() == name && Some(bound.token()) == token;
+        self.bound.values().any(is_it)
+    }
+
+    /// No grant is being written.
+    pub(super) fn all_are_written(&mut self) {
+        self.over_early.clear();
     }
 
     /// The client has one at least.
@@ -64,8 +83,7 @@ impl Held {
             match self.bound.remove(&request) {
                 Some(bound) if lost => self.lost.push(bound),
                 Some(bound) => bound.is_over(),
-                None if lost => self.lost_early.push(request),
-                None => {}
+                None => self.over_early.push(SessionOver { request, lost }),
             }
         }
         !self.lost.is_empty()

@@ -3,6 +3,7 @@
 //! - [`session`]: reads, dispatches, answers in order; the way of every command begins there.
 //! - [`ahead`]: a look at what stands behind a `LOCK` that waits.
 //! - [`back`]: what stands behind the client: [`relay`], its connection to Redis, or [`local`].
+//! - [`budget`]: the memory that clients share for replies that they have not read.
 //! - [`address`]: how connections to Redis are opened.
 //! - [`held`]: the leases bound to its connection.
 //! - [`idle`]: how long nothing was heard of it.
@@ -51,6 +52,7 @@ mod ahead;
 pub mod amend;
 mod answer;
 mod back;
+pub mod budget;
 pub mod command;
 pub mod glob;
 pub mod guard;
@@ -68,6 +70,7 @@ mod turnstile;
 mod testing;
 
 use address::Address;
+use budget::Budget;
 use glob::Pattern;
 use guard::Guard;
 use local::information::Facts;
@@ -95,6 +98,8 @@ pub struct Shared {
     pub bounds: command::Bounds,
     /// The lease of a client that names none, in milliseconds.
     pub default_lease_ms: u64,
+    /// The shortest lease of `SESSION`, in milliseconds.
+    pub min_session_lease_ms: u64,
     /// After what silence a client's machine is probed for life; zero is never.
     pub tcp_keepalive: Duration,
     /// After what silence a client is closed, as Redis's `timeout`; zero is never.
@@ -113,6 +118,8 @@ pub struct Shared {
     pub run_id: String,
     /// Clients connected now.
     pub clients: AtomicUsize,
+    /// What they may keep of replies that they have not read.
+    pub budget: Arc<Budget>,
     /// What is measured of connections to Redis of their own.
     pub relays: Arc<RelayMetrics>,
     /// Where those wait whom Redis is asked about.
@@ -138,6 +145,10 @@ pub struct Warnings {
     pub cross_protocol: Seldom,
     /// It is not clear whose reply Redis sent.
     pub uncountable: Seldom,
+    /// A client reads nothing, and what it sent cannot go on before it does.
+    pub starved: Seldom,
+    /// A transaction changed its connection too often.
+    pub endless: Seldom,
 }
 
 impl Default for Warnings {
@@ -148,6 +159,8 @@ impl Default for Warnings {
             handshakes: Seldom::new(HANDSHAKES_A_MINUTE),
             cross_protocol: Seldom::new(1),
             uncountable: Seldom::new(1),
+            starved: Seldom::new(1),
+            endless: Seldom::new(1),
         }
     }
 }
@@ -189,6 +202,7 @@ impl Shared {
             max_clients: self.live.most_clients(),
             waiters: self.gate.waiters(),
             locks: self.gate.known(),
+            kept_reply_bytes: self.budget.taken(),
             counters: self.counters(),
             measured: self.measured(),
             upstream: self.upstream.as_ref().map(|address| &*address.endpoint),

@@ -3,6 +3,7 @@
 
 use std::{
     cell::RefCell,
+    collections::VecDeque,
     io,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -22,6 +23,13 @@ thread_local! {
 /// So many bytes are large: to keep them for the next flush costs more than it saves.
 const LARGE: usize = 8 * 1024;
 
+/// An outbox of so many bytes is set aside, and a new one begun: so that much that waits is neither moved to make
+/// room for more, nor kept in memory once it is written.
+const PIECE: usize = 64 * 1024;
+
+/// Most bytes that TLS takes before they are on their way.
+const HELD_BY_TLS: u64 = 128 * 1024;
+
 /// Lends the space that bytes are read to. It is not lent twice at a time.
 pub(super) fn with_space<T>(f: impl FnOnce(&mut [u8]) -> T) -> T {
     SPACE.with_borrow_mut(|space| f(space))
@@ -33,8 +41,12 @@ pub(super) struct Pipe {
     stream: Stream,
     /// What was read and not yet used.
     pub(super) inbox: BytesMut,
-    /// What is to be written.
+    /// What is to be written, behind what was set aside.
     pub(super) outbox: BytesMut,
+    /// What is to be written first, piece by piece.
+    aside: VecDeque<BytesMut>,
+    /// The bytes of these pieces.
+    aside_bytes: usize,
     /// Bytes read from the socket, and bytes that it took, since somebody counted them last.
     pub(super) read: u64,
     pub(super) written: u64,
@@ -61,6 +73,8 @@ impl Pipe {
             stream,
             inbox,
             outbox,
+            aside: VecDeque::new(),
+            aside_bytes: 0,
             read: 0,
             written: 0,
             ended: false,
@@ -99,7 +113,7 @@ impl Pipe {
     pub(super) fn send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
         let mut sent = 0;
         if bytes.len() >= LARGE
-            && self.outbox.is_empty()
+            && self.unwritten() == 0
             && let Poll::Ready(Ok(count)) = Pin::new(&mut self.stream).poll_write(cx, bytes)
         {
             sent = count;
@@ -127,17 +141,28 @@ impl Pipe {
     }
 
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.outbox.is_empty() {
-            match Pin::new(&mut self.stream).poll_write(cx, &self.outbox) {
+        while self.unwritten() > 0 {
+            let next = self.aside.front_mut().unwrap_or(&mut self.outbox);
+            match Pin::new(&mut self.stream).poll_write(cx, next) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(written)) => {
-                    self.outbox.advance(written);
+                    next.advance(written);
+                    let is_done = next.is_empty();
+                    if !self.aside.is_empty() {
+                        self.aside_bytes -= written;
+                        if is_done {
+                            self.aside.pop_front();
+                        }
+                    }
                     self.written += written as u64;
                     self.unsent = self.stream.holds_unsent();
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }
+        }
+        if self.aside.capacity() > 0 {
+            self.aside = VecDeque::new();
         }
         if self.outbox.capacity() > 0 {
             self.outbox = BytesMut::new();
@@ -158,14 +183,46 @@ impl Pipe {
         Poll::Ready(Ok(()))
     }
 
+    /// Bytes that are to be written.
+    pub(super) fn unwritten(&self) -> usize {
+        self.aside_bytes + self.outbox.len()
+    }
+
+    /// Sets a long outbox aside. To be called where more may be appended than the socket takes at once.
+    pub(super) fn set_aside(&mut self) {
+        if self.outbox.len() >= PIECE {
+            let mut piece = std::mem::take(&mut self.outbox);
+            if piece.capacity() > piece.len() + piece.len() / 4 {
+                piece = BytesMut::from(&piece[..]);
+            }
+            self.aside_bytes += piece.len();
+            self.aside.push_back(piece);
+        }
+    }
+
+    /// Where the outbox ends, counted in bytes from the beginning of the connection.
+    pub(super) fn end(&self) -> u64 {
+        self.written + self.unwritten() as u64
+    }
+
+    /// How far what was to be written is on its way for certain, counted likewise.
+    pub(super) fn on_its_way(&self) -> u64 {
+        match self.unsent {
+            true => self.written.saturating_sub(HELD_BY_TLS),
+            false => self.written,
+        }
+    }
+
     /// Everything that was to be written is on its way.
     pub(super) fn is_written(&self) -> bool {
-        self.outbox.is_empty() && !self.unsent
+        self.unwritten() == 0 && !self.unsent
     }
 
     /// Nobody takes what is to be written.
     pub(super) fn forget_unwritten(&mut self) {
         self.outbox.clear();
+        self.aside.clear();
+        self.aside_bytes = 0;
         self.unsent = false;
     }
 

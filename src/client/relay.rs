@@ -184,13 +184,12 @@ impl Relay {
         }
     }
 
-    /// Opens and reads as far as it can; what Redis says goes to `client`, which takes `most` bytes.
-    /// Returns whether anything was read.
+    /// Opens, and reads once where it `reads`; what Redis says goes to `client`. Returns whether anything was read.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Pipe,
-        most: usize,
+        reads: bool,
         shared: &Shared,
     ) -> Result<bool, Broken> {
         if let Link::Opening(opening) = &mut self.link {
@@ -211,7 +210,7 @@ impl Relay {
             return Ok(false);
         };
         let mut moved = false;
-        if client.outbox.len() < most {
+        if reads {
             let (replies, state) = (&mut self.replies, &mut self.state);
             let (undecided, amending) = (&mut self.undecided, &mut self.amending);
             let mut refused = None;
@@ -422,6 +421,68 @@ mod tests {
             assert_eq!(client, shown, "{size} bytes at a time");
             assert!(state.settled());
         }
+    }
+
+    /// Only where a message may come between the elements of `EXEC` is the reply to `PUBLISH` to be told from one.
+    #[test]
+    fn a_publish_is_queued_as_an_ordinary_command_where_the_transaction_hears_nothing() {
+        for (subscribes, entries) in [(false, 1), (true, 2 * 100 + 1)] {
+            let (mut replies, mut state) = (ReplyScanner::new(), State::new());
+            let subscription: &[u8] = if subscribes { b"SUBSCRIBE a\n" } else { b"" };
+            let pairs = b"SET k 1\nPUBLISH a x\n".repeat(100);
+            let commands = [b"MULTI\n", subscription, &pairs].concat();
+            sent(&mut state, &commands);
+            let queued = b"+QUEUED\r\n".repeat(200 + usize::from(subscribes));
+            let bytes = [b"+OK\r\n", &queued[..]].concat();
+            let undecided = &mut Undecided::default();
+            assert_eq!(
+                count(&mut replies, &mut state, undecided, &bytes, |_| {}),
+                Ok(())
+            );
+            assert!(state.settled() && state.in_transaction());
+            assert_eq!(state.queued(), entries, "{subscribes}");
+            sent(&mut state, b"DISCARD\nMULTI\nPUBLISH a x\nSET k 1\n");
+            let bytes = b"+OK\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n";
+            assert_eq!(
+                count(&mut replies, &mut state, undecided, bytes, |_| {}),
+                Ok(())
+            );
+            assert_eq!(state.queued(), 1, "in a transaction of its own");
+        }
+    }
+
+    #[test]
+    fn a_row_of_commands_of_one_kind_is_remembered_in_one_place() {
+        let mut state = State::new();
+        sent(&mut state, &b"PUBLISH a x\n".repeat(1_000));
+        state.sent_plain(1_000_000);
+        sent(&mut state, &b"PUBLISH a x\n".repeat(1_000));
+        assert_eq!((state.owed(), state.owed_entries()), (1_002_000, 3));
+    }
+
+    #[test]
+    fn a_client_is_served_once_redis_answers_otherwise_than_by_an_error() {
+        let (mut replies, mut state) = (ReplyScanner::new(), State::new());
+        let mut read = |state: &mut State, bytes: &[u8]| {
+            count(
+                &mut replies,
+                state,
+                &mut Undecided::default(),
+                bytes,
+                |_| {},
+            )
+            .unwrap();
+            state.has_served()
+        };
+        sent(
+            &mut state,
+            b"GET a\nAUTH x\nGET a\nRESET\nSELECT 1\nAUTH x\n",
+        );
+        let noauth = b"-NOAUTH Authentication required.\r\n";
+        assert!(!read(&mut state, noauth) && !read(&mut state, b"-WRONGPASS no\r\n"));
+        assert!(read(&mut state, b"$-1\r\n"));
+        assert!(!read(&mut state, b"+RESET\r\n") && !read(&mut state, noauth));
+        assert!(read(&mut state, b"+OK\r\n"));
     }
 
     #[test]

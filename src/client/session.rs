@@ -30,6 +30,7 @@ use super::{
     ahead::Ahead,
     answer,
     back::Back,
+    budget::Share,
     held::Held,
     idle::Idle,
     pipe::{Pipe, with_space},
@@ -46,11 +47,15 @@ use crate::{
 };
 
 mod admission;
+mod delivering;
 mod entering;
 mod locking;
 mod passing;
+mod unread;
 
 use admission::{Admitted, AtDoor};
+use delivering::Delivering;
+use unread::Starved;
 
 /// How often to look whether a client that is not read from has closed.
 const LOOK_FOR_CLOSE: Duration = Duration::from_millis(50);
@@ -74,14 +79,20 @@ pub(super) struct Session {
     frame: Frame,
     turn: Turn,
     ahead: Ahead,
-    /// A grant whose reply is being written.
-    delivering: Option<Grant>,
+    /// Grants whose replies are being written.
+    delivering: Delivering,
+    /// What is kept of replies that the client has not read, beyond `limits.relay_bytes`.
+    share: Share,
+    /// More would have to be kept than may be.
+    starved: Option<Starved>,
     /// Grants to a client that closed: they hold while what it sent behind them runs.
     late: Vec<Grant>,
     /// No reply can reach the client.
     mute: bool,
     /// Nothing more is done for the client but to write what is in its outbox.
     closing: bool,
+    /// That ends with an error that the client is to read, though it may still be sending.
+    has_last_word: bool,
     /// The client closed the connection, or asked for that (`QUIT`).
     left: bool,
     /// The gate shuts down: what runs is finished, nothing is begun.
@@ -183,17 +194,19 @@ impl Session {
             admitted: None,
             client,
             back,
-            shared,
             scanner: RequestScanner::new(),
             passing: 0,
             scanned: 0,
             frame: Frame::Unnamed,
             turn: Turn::Open,
             ahead: Ahead::default(),
-            delivering: None,
+            delivering: Delivering::default(),
+            share: Share::none_of(Arc::clone(&shared.budget)),
+            starved: None,
             late: Vec::new(),
             mute: false,
             closing: false,
+            has_last_word: false,
             left: false,
             draining: false,
             held: Held::default(),
@@ -205,6 +218,7 @@ impl Session {
             yields: false,
             kept_full: false,
             relay_full: false,
+            shared,
         })
     }
 
@@ -220,11 +234,12 @@ impl Session {
         let mut moved = self.read(cx);
         moved |= self.go_on(cx);
         moved |= self.exchange(cx);
+        moved |= self.look_for_starvation(cx);
         moved |= self.look_for_close(cx);
         moved |= self.tell_lost(cx);
         moved |= self.look_for_silence(cx);
         self.shared.relays.passed(self.back.take_traffic());
-        if self.is_over() {
+        if self.is_over() && !self.listens_on(cx) {
             if self.left {
                 self.held.release();
             }
@@ -271,9 +286,24 @@ impl Session {
 
     fn is_over(&self) -> bool {
         // A grant is the client's when its reply is written, be it none (`CLIENT REPLY OFF`).
-        let written = self.client.is_written() && self.delivering.is_none();
+        let written = self.client.is_written() && self.delivering.is_empty();
         let done = self.client.ended && self.is_done() && self.back.is_over();
         (self.closing || done) && (self.mute || written)
+    }
+
+    /// A system that closes a connection with something unread resets it, and the other side may lose what it was
+    /// told last. So what a client is still sending is read and dropped, until it has closed, too, or for [`LINGER`].
+    fn listens_on(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.has_last_word || self.mute {
+            return false;
+        }
+        self.client.close_writing();
+        let read = with_space(|space| self.client.poll_read(cx, space).is_ready());
+        self.has_last_word = !(read && self.client.ended);
+        if read || self.client.is_due() {
+            cx.waker().wake_by_ref();
+        }
+        self.has_last_word
     }
 
     /// Everything that was read has had its turn.
@@ -285,7 +315,7 @@ impl Session {
 
     fn reads(&self) -> bool {
         let most = match self.turn {
-            // Until its name is known a frame is kept, and the longest line is an inline command's.
+            // Until its name is known a frame is kept, and that of a line is known at its end.
             Turn::Open => LINE_BYTES + LEAST_BUFFER_BYTES,
             _ => self.shared.limits.kept_bytes,
         };
@@ -320,33 +350,56 @@ impl Session {
     fn write(&mut self, cx: &mut Context<'_>) {
         if self.mute {
             self.client.forget_unwritten();
+            self.keep_less();
             return;
         }
-        let before = self.client.outbox.len();
+        let before = self.client.unwritten();
         let flushed = self.client.poll_flush(cx);
-        if self.client.outbox.len() < before {
+        if self.client.unwritten() < before {
             self.linger = None;
+            self.starved = None;
             if let Some(idle) = &mut self.idle {
                 idle.heard();
             }
         }
-        match flushed {
-            Poll::Ready(Ok(())) => {
-                if let Some(bound) = self.delivering.take().and_then(Grant::delivered) {
-                    self.held.add(bound);
-                }
-            }
-            Poll::Ready(Err(_)) => self.mute(),
-            Poll::Pending => {}
+        self.deliver();
+        self.keep_less();
+        if let Poll::Ready(Err(_)) = flushed {
+            self.mute();
         }
     }
 
-    /// The client's socket is broken: a grant being written did not reach it.
+    /// The client has the grants whose replies were written.
+    fn deliver(&mut self) {
+        if self.delivering.is_empty() {
+            if matches!(self.turn, Turn::Open) {
+                self.held.all_are_written();
+            }
+            return;
+        }
+        let written = self.client.on_its_way();
+        while let Some(grant) = self.delivering.take_written(written) {
+            if let Some(bound) = grant.delivered() {
+                self.held.add(bound);
+            }
+        }
+    }
+
+    /// The client's socket is broken: the grants being written did not reach it.
     fn mute(&mut self) {
         self.mute = true;
         self.left = true;
         self.client.ended = true;
-        self.delivering = None;
+        self.delivering = Delivering::default();
+    }
+
+    /// The gate gives the client up, which has not left.
+    fn give_up(&mut self) {
+        self.abandon();
+        let left = self.left;
+        self.mute();
+        self.left = left;
+        self.closing = true;
     }
 
     /// A client that is not read from may have closed all the same; one that closed is not served
@@ -360,12 +413,7 @@ impl Session {
             if linger.as_mut().poll(cx).is_pending() {
                 return false;
             }
-            self.abandon();
-            // Whom the gate gave up has not left.
-            let left = self.left;
-            self.mute();
-            self.left = left;
-            self.closing = true;
+            self.give_up();
             return true;
         }
         if self.reads() || matches!(self.turn, Turn::Open) {
@@ -400,7 +448,7 @@ impl Session {
             return false;
         }
         // What is owed to a client that takes nothing is owed by its own fault.
-        let owed = !self.back.is_settled() && self.client.outbox.is_empty();
+        let owed = !self.back.is_settled() && self.client.unwritten() == 0;
         let waits = !matches!(self.turn, Turn::Open) || owed || self.back.is_subscribed();
         if waits || self.held.any() {
             idle.heard();
@@ -429,7 +477,7 @@ impl Session {
             }
             return true;
         }
-        if self.draining && !self.client.ended && !self.held.any() && self.delivering.is_none() {
+        if self.draining && !self.client.ended && !self.held.any() && self.delivering.is_empty() {
             self.end();
             return true;
         }
@@ -454,14 +502,15 @@ impl Session {
         if self.client.ended && self.is_done() && answered {
             self.back.close_writing();
         }
-        let most = self.shared.limits.relay_bytes;
-        let is_full = self.client.outbox.len() >= most || self.back.backlog() >= most;
+        let reads = self.reads_replies();
+        let is_full = !reads || self.back.backlog() >= self.shared.limits.relay_bytes;
         if is_full && !self.relay_full {
             self.shared.counters().held_back_relays.count();
         }
         self.relay_full = is_full;
-        match self.back.poll(cx, &mut self.client, most, &self.shared) {
+        match self.back.poll(cx, &mut self.client, reads, &self.shared) {
             Ok(moved) => {
+                self.client.set_aside();
                 if self.back.has_ended() && !self.closing {
                     self.abandon();
                     self.closing = true;
@@ -475,6 +524,7 @@ impl Session {
                         self.shared.counters().unreachable_upstream.count();
                         let text = self.shared.unreachable(error);
                         answer::error(&mut self.client.outbox, self.back.protocol(), &text);
+                        self.has_last_word = !self.client.ended;
                     }
                     Broken::Uncountable(error) => {
                         self.shared.counters().uncountable_replies.count();
@@ -506,7 +556,7 @@ impl Session {
         match std::mem::replace(&mut self.turn, Turn::Open) {
             Turn::Open => self.dispatch(),
             Turn::Next(frame) => {
-                if !self.back.is_settled() {
+                if !self.back.is_settled() || !self.keeps_more() {
                     return self.stay(Turn::Next(frame));
                 }
                 self.begin(frame);
@@ -536,7 +586,7 @@ impl Session {
             },
             Turn::Answered(answer) => self.answer(answer),
             Turn::Refusing(text) => {
-                if !self.back.is_settled() {
+                if !self.back.is_settled() || !self.keeps_more() {
                     return self.stay(Turn::Refusing(text));
                 }
                 self.silent = self.back.silences();
@@ -548,6 +598,7 @@ impl Session {
                 }
                 self.silent = self.back.silences();
                 self.write_answer(|out, protocol| answer::error(out, protocol, &text));
+                self.has_last_word = !self.client.ended;
                 self.abandon();
                 self.closing = true;
                 true

@@ -21,7 +21,7 @@
 //!   from a list that reads the same.
 //! - A reply that this version of the protocol does not allow at all.
 //!
-//! Not noticed at all: a command renamed in the configuration of Redis (`rename-command`), if it is one
+//! Not noticed at all: an error whose text has line ends, as Redis 7.0 gives to `FUNCTION LOAD`; a command renamed in the configuration of Redis (`rename-command`), if it is one
 //! of those that [`command`](Command) knows; and a Redis Cluster that takes a shard channel away while
 //! its client unsubscribes from it.
 
@@ -135,9 +135,13 @@ pub struct State {
     names_sent: u32,
     /// Of what it said; few clients say anything.
     naming: Option<Box<Naming>>,
-    /// Redis may have logged in before it refused what else it was asked.
+    /// Redis may have changed the user before it refused what it was asked.
     login_in_doubt: bool,
     subscriptions: Subscriptions,
+    /// The open transaction may be subscribed when it runs: messages may come between the elements of its reply.
+    may_hear: bool,
+    /// Redis has answered otherwise than by an error.
+    has_served: bool,
     uncountable: bool,
 }
 
@@ -157,12 +161,26 @@ impl State {
         }
     }
 
+    /// Whether the command, of which so much was read, is one that Redis may not have before it is known whole:
+    /// it may take replies away, or end them.
+    pub fn must_be_whole(command: &RequestScanner) -> bool {
+        let says = |word: &[u8]| {
+            let subcommand = command.argument_beginning(1);
+            subcommand.is_some_and(|given| command::c_equal(given, word))
+        };
+        match command.name() {
+            b"CLIENT" => says(b"REPLY"),
+            b"SCRIPT" => says(b"DEBUG"),
+            _ => false,
+        }
+    }
+
     /// What follows this command may be no replies any more. It is to be forwarded when nothing is
     /// owed, after [`State::silences_for_good`], and nothing behind it before it is answered.
     pub fn may_end_counting(command: &RequestScanner) -> bool {
         matches!(
             Command::of(command),
-            Some(Command::Stream | Command::Monitor)
+            Some(Command::Stream | Command::Monitor | Command::Debug)
         )
     }
 
@@ -259,6 +277,7 @@ impl State {
         if let (Some(Command::Ordinary(owed)), Some(but_one)) =
             (self.owed.front_mut(), count.checked_sub(1))
         {
+            self.has_served = true;
             *owed -= but_one;
             self.commands_owed -= but_one as usize;
             self.pop();
@@ -348,13 +367,13 @@ impl State {
         amendments.map(Amendment::weight).sum()
     }
 
-    /// Commands forwarded whose reply has not come whole. The caller bounds it, and with it and
-    /// [`State::queued`] the memory this takes.
+    /// Commands forwarded whose reply has not come whole.
     pub fn owed(&self) -> usize {
         self.commands_owed
     }
 
-    /// The same, ordinary ones in a row counted as one.
+    /// The same, ordinary ones in a row counted as one. The caller bounds it, and with it and
+    /// [`State::queued`] the memory this takes.
     pub fn owed_entries(&self) -> usize {
         self.owed.len()
     }
@@ -379,7 +398,7 @@ impl State {
             | Command::Naming { .. }
             | Command::Reply(_)
             | Command::Nobodys
-            | Command::Publish
+            | Command::Publish(_)
             | Command::Blank => true,
             Command::Confirm { .. } | Command::ConfirmAll { .. } => {
                 self.protocol == Protocol::Resp3
@@ -393,6 +412,7 @@ impl State {
             | Command::Hello { .. }
             | Command::Reset
             | Command::Monitor
+            | Command::Debug
             | Command::Stream => false,
         });
         none_does && !in_transaction && !self.uncountable && !self.subscribed()
@@ -428,8 +448,9 @@ impl State {
         self.logins_sent
     }
 
-    /// Who the client is to Redis, and how often that has changed: a `RESET` makes it nobody anew. Where
-    /// the identity is [`certain`](State::certain).
+    /// Returns the user that the client claims to be, as far as Redis accepted it, and how often that has changed: a
+    /// `RESET` makes it anonymous anew. Where the identity is [`certain`](State::certain). A reply is no proof: the store verifies what
+    /// the client claims before anything is locked on its behalf.
     pub fn identity(&self) -> (&Identity, u64) {
         self.logins.identity()
     }
@@ -454,8 +475,14 @@ impl State {
         self.protocol == Protocol::Resp2 && self.subscriptions() > 0
     }
 
-    /// The identity is known. Otherwise a `HELLO` with `AUTH` failed for another reason, and what is
-    /// told of it is from before.
+    /// Redis has run a command for this client since it connected, or `RESET` the connection: where Redis wants a
+    /// password, the client has given it.
+    pub fn has_served(&self) -> bool {
+        self.has_served
+    }
+
+    /// The identity is known. Otherwise a `HELLO` with `AUTH` failed for another reason, or a `RESET` did, and
+    /// what is told of it is from before.
     pub fn certain(&self) -> bool {
         !self.login_in_doubt
     }
@@ -497,7 +524,7 @@ impl State {
         self.primed
     }
 
-    /// What Redis sends are no replies any more (`MONITOR`, `SYNC`, `PSYNC`, `REPLCONF`): the
+    /// What Redis sends are no replies any more (`MONITOR`, `SCRIPT DEBUG YES`, `SYNC`, `PSYNC`, `REPLCONF`): the
     /// session is a plain byte pipe from now on.
     pub fn uncountable(&self) -> bool {
         self.uncountable
@@ -531,12 +558,24 @@ impl State {
         Self::push_merged(&mut self.owed, command);
     }
 
-    /// Ordinary commands in a row take one place.
+    /// Ordinary commands in a row take one place, as does `PUBLISH`.
     fn push_merged(queue: &mut VecDeque<Command>, command: Command) {
         match (queue.back_mut(), command) {
-            (Some(Command::Ordinary(before)), Command::Ordinary(more)) => *before += more,
+            (Some(Command::Ordinary(before)), Command::Ordinary(more))
+            | (Some(Command::Publish(before)), Command::Publish(more)) => *before += more,
             _ => queue.push_back(command),
         }
+    }
+
+    /// Redis has queued a command in the open transaction.
+    fn queue(&mut self, command: Command) {
+        self.may_hear |= self.subscriptions() > 0 || command.confirmed_by().is_some();
+        let command = match command.alone() {
+            // Its reply is told from a message only where a message may come.
+            Command::Publish(times) if !self.may_hear => Command::Ordinary(times),
+            other => other,
+        };
+        Self::push_merged(&mut self.queued, command);
     }
 
     /// The oldest command, or the one of a running `EXEC`.
@@ -576,6 +615,7 @@ impl State {
 
     fn end_transaction(&mut self) {
         self.in_transaction = false;
+        self.may_hear = false;
         self.queued = VecDeque::new();
     }
 
@@ -589,6 +629,7 @@ impl State {
             naming.reset();
         }
         self.login_in_doubt = false;
+        self.has_served = false;
         self.subscriptions = Subscriptions::default();
         // As Redis does: the SKIP of this very command goes on.
         self.silence.off = false;
@@ -618,6 +659,10 @@ fn take_one(queue: &mut VecDeque<Command>) -> Option<Command> {
         Some(Command::Ordinary(times)) if *times > 1 => {
             *times -= 1;
             Some(Command::Ordinary(1))
+        }
+        Some(Command::Publish(times)) if *times > 1 => {
+            *times -= 1;
+            Some(Command::Publish(1))
         }
         _ => queue.pop_front(),
     };

@@ -1,60 +1,79 @@
-//! Those of whom it has to be asked first whether they may come in go in in the order in which they came,
-//! whichever of their tasks the scheduler runs first once it is known. Without it a whole crowd of new clients
-//! could be overtaken by the next one: an answer only wakes a task, and others may be ahead of it.
+//! Admits the clients that the store has to verify first, in the order in which they came, whichever of their
+//! tasks the scheduler runs first once the answer is known. Without it a crowd of new clients could be overtaken
+//! by the next one: an answer only wakes a task, and others may be ahead of it.
+//!
+//! There is one line for each claim (these credentials, or none), since one answer serves all of its clients;
+//! none of them waits for the answer to another claim.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
-/// Where they queue; there are no more of them than clients.
+use crate::identity::Credentials;
+
+/// What a client claims: these credentials, or nothing.
+type Claim = Option<Credentials>;
+
+/// The lines; there are no more places in them than clients.
 #[derive(Debug, Default)]
 pub struct Turnstile {
-    line: Mutex<Line>,
+    lines: Mutex<Lines>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct Lines {
     next: u64,
-    /// Each with whom to wake when it is the first, where it has asked for that.
-    places: BTreeMap<u64, Option<Waker>>,
+    /// Each place, with the task to wake when it is the first, where that has asked for it.
+    places: HashMap<Claim, BTreeMap<u64, Option<Waker>>>,
 }
 
-/// A place in the line. It is over when this is dropped.
+/// A place in a line. It is over when this is dropped.
 #[derive(Debug)]
 pub(super) struct Ticket {
     turnstile: Arc<Turnstile>,
+    claim: Claim,
     number: u64,
 }
 
 impl Turnstile {
-    /// The last place.
-    pub(super) fn ticket(self: &Arc<Self>) -> Ticket {
-        let mut line = self.lock();
-        let number = line.next;
-        line.next += 1;
-        line.places.insert(number, None);
-        drop(line);
+    /// The last place in the line of this claim.
+    pub(super) fn ticket(self: &Arc<Self>, claim: &Claim) -> Ticket {
+        let mut lines = self.lock();
+        let number = lines.next;
+        lines.next += 1;
+        let line = lines.places.entry(claim.clone()).or_default();
+        line.insert(number, None);
+        drop(lines);
         Ticket {
             turnstile: Arc::clone(self),
+            claim: claim.clone(),
             number,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
+    /// Tells whether the line of this claim is empty.
+    pub(super) fn is_free(&self, claim: &Claim) -> bool {
+        !self.lock().places.contains_key(claim)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
         // Nothing panics while it is held.
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ticket {
-    /// Whether nobody is before it any more; the task is woken when that is so.
+    /// Whether no place is before it any more; the task is woken when that is so.
     pub(super) fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut line = self.turnstile.lock();
-        match line.places.first_entry() {
+        let mut lines = self.turnstile.lock();
+        let Some(line) = lines.places.get_mut(&self.claim) else {
+            return Poll::Ready(());
+        };
+        match line.first_entry() {
             Some(first) if *first.key() != self.number => {
-                line.places.insert(self.number, Some(cx.waker().clone()));
+                line.insert(self.number, Some(cx.waker().clone()));
                 Poll::Pending
             }
             _ => Poll::Ready(()),
@@ -64,11 +83,17 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut line = self.turnstile.lock();
-        line.places.remove(&self.number);
-        let first = line.places.first_entry();
+        let mut lines = self.turnstile.lock();
+        let Some(line) = lines.places.get_mut(&self.claim) else {
+            return;
+        };
+        line.remove(&self.number);
+        let first = line.first_entry();
         let waker = first.and_then(|mut first| first.get_mut().take());
-        drop(line);
+        if line.is_empty() {
+            lines.places.remove(&self.claim);
+        }
+        drop(lines);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -107,7 +132,7 @@ mod tests {
     #[test]
     fn they_go_in_in_the_order_in_which_they_came() {
         let turnstile = Arc::new(Turnstile::default());
-        let [first, second, third] = [(); 3].map(|()| turnstile.ticket());
+        let [first, second, third] = [(); 3].map(|()| turnstile.ticket(&None));
         let [ann, ben, cat] = [(); 3].map(|()| Arc::new(Woken::default()));
         assert!(!cat.sees(&third) && !ben.sees(&second) && ann.sees(&first));
         drop(first);
@@ -117,14 +142,28 @@ mod tests {
         assert_eq!(cat.times(), 1);
         assert!(cat.sees(&third));
         drop(third);
-        assert!(ann.sees(&turnstile.ticket()));
+        assert!(ann.sees(&turnstile.ticket(&None)));
         assert!(turnstile.lock().places.is_empty());
+    }
+
+    #[test]
+    fn the_lines_of_different_claims_do_not_wait_for_each_other() {
+        let turnstile = Arc::new(Turnstile::default());
+        let ann = Credentials::new(b"ann", b"pw");
+        assert!(turnstile.is_free(&ann));
+        let [anonymous, first] = [None, ann.clone()].map(|claim| turnstile.ticket(&claim));
+        let second = turnstile.ticket(&ann);
+        let woken = Arc::new(Woken::default());
+        assert!(woken.sees(&anonymous) && woken.sees(&first) && !woken.sees(&second));
+        assert!(!turnstile.is_free(&ann));
+        drop((first, second));
+        assert!(turnstile.is_free(&ann) && !turnstile.is_free(&None));
     }
 
     #[test]
     fn who_leaves_keeps_nobody_waiting() {
         let turnstile = Arc::new(Turnstile::default());
-        let [first, second, third] = [(); 3].map(|()| turnstile.ticket());
+        let [first, second, third] = [(); 3].map(|()| turnstile.ticket(&None));
         let woken = Arc::new(Woken::default());
         assert!(!woken.sees(&third));
         drop(second);

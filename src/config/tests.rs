@@ -74,6 +74,7 @@ fn the_defaults_are_allowed_and_are_the_documented_ones() {
         Leases {
             default_ms: 30_000,
             min_ms: 10,
+            min_session_ms: 1_000,
             max_ms: 86_400_000
         }
     );
@@ -161,12 +162,13 @@ fn each_key_of_the_file_does_what_it_says() {
             ask.max_delay = "12ms"
             ask.at_least_every = "13ms"
             ask.poll_every = "14ms"
-            write_back = { leases = "session", grace = "2s" }
+            write_back = { leases = "session", grace = "9s" }
             [limits]
             clients = 15
             locks = 16
             shared_connections = 21
             waiters = 17
+            session_locks = 22
             released_tokens = 20
             key_bytes = 18
             token_bytes = 40
@@ -174,6 +176,7 @@ fn each_key_of_the_file_does_what_it_says() {
             kept_commands = 19
             kept_bytes = 100_000
             relay_bytes = 200_000
+            kept_reply_bytes = 300_000
             "#,
         )
         .starts();
@@ -200,7 +203,7 @@ fn each_key_of_the_file_does_what_it_says() {
     assert_eq!(config.ping, Duration::from_millis(4));
     assert_eq!(config.idle, Duration::from_millis(5));
     assert_eq!(config.write_back, WriteBack::Session);
-    assert_eq!(config.grace, Duration::from_secs(2));
+    assert_eq!(config.grace, Duration::from_secs(9));
     assert_eq!(config.drain, Duration::from_millis(18));
     assert_eq!(config.tcp_keepalive, Duration::from_secs(19));
     assert_eq!(config.idle_timeout, Duration::from_secs(20));
@@ -210,6 +213,7 @@ fn each_key_of_the_file_does_what_it_says() {
         Leases {
             default_ms: 6,
             min_ms: 5,
+            min_session_ms: 7,
             max_ms: 7
         }
     );
@@ -226,6 +230,7 @@ fn each_key_of_the_file_does_what_it_says() {
             answer_within_ms: 3,
             write_back: WriteBack::Session,
             max_waiters: 17,
+            min_session_ms: 7,
         }
     );
     let limits = Limits {
@@ -233,6 +238,7 @@ fn each_key_of_the_file_does_what_it_says() {
         locks: 16,
         shared_connections: 21,
         waiters: 17,
+        session_locks: 22,
         released_tokens: 20,
         key_bytes: 18,
         token_bytes: 40,
@@ -240,6 +246,7 @@ fn each_key_of_the_file_does_what_it_says() {
         kept_commands: 19,
         kept_bytes: 100_000,
         relay_bytes: 200_000,
+        kept_reply_bytes: 300_000,
     };
     assert_eq!(config.limits, limits);
 }
@@ -499,18 +506,21 @@ fn lockgates_own_account_is_named_by_the_url_or_by_the_keys_beside_it() {
 }
 
 #[test]
-fn the_grace_time_is_longer_than_every_gate_takes_to_come_back() {
-    let grace = |connect: &str| {
-        nothing_typed()
-            .file(&format!("upstream.connect_timeout = {connect:?}"))
-            .starts()
-            .grace
-    };
-    assert_eq!(grace("1s"), Duration::from_millis(1_500));
-    assert_eq!(grace("5s"), Duration::from_millis(5_251));
-    let too_short = "upstream.connect_timeout = \"1s\"\nwrite_back.grace = \"1250ms\"";
-    let error = nothing_typed().file(too_short).refused();
-    assert!(error.contains("from 1s 251ms"), "{error}");
+fn the_grace_is_longer_than_an_instance_takes_to_notice_that_redis_is_gone() {
+    let grace = |more: &str| nothing_typed().file(more).starts().grace;
+    assert_eq!(grace(""), Duration::from_secs(5));
+    assert_eq!(
+        grace("upstream.connect_timeout = \"5s\""),
+        Duration::from_secs(9)
+    );
+    assert_eq!(
+        grace("upstream = { timeout = \"500ms\", ping = \"100ms\" }"),
+        Duration::from_millis(2_388)
+    );
+    let error = nothing_typed()
+        .file("write_back.grace = \"4500ms\"")
+        .refused();
+    assert!(error.contains("from 4s 501ms"), "{error}");
 }
 
 #[test]

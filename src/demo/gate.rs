@@ -11,6 +11,7 @@ use std::{
 
 use lockgate::{
     config::Config,
+    lock::WriteBack,
     transport::{
         endpoint::{Endpoint, Place},
         listener::Listener,
@@ -24,8 +25,7 @@ use super::{
     client::{Client, Reply, Target, Trouble},
 };
 
-/// How long the first lock may take: a lockgate grants nothing for `write_back.grace` when it meets a Redis
-/// that started just before it.
+/// How long the first lock may take.
 const FIRST_WITHIN_MS: &str = "5000";
 
 /// How long clients may take to be done at the end; all of them are gone by then.
@@ -45,6 +45,8 @@ impl Gate {
         tls: Option<Arc<TlsClient>>,
     ) -> Result<Self, Failure> {
         config.drain = DRAIN;
+        // Nothing is left in the Redis, and nothing waits for the grace that is kept there once.
+        config.write_back = WriteBack::Off;
         let (stop, stopped) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         // One thread serves clients in the order in which they were heard.

@@ -1,11 +1,14 @@
 //! The gate as the store's listener: what the store tells without being asked.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
 
 use super::Gate;
 use crate::{
     clock,
-    lock::{Event, LinkId, Time},
+    lock::{Event, LAST_LOOK_PART, LinkId, Time, UserId},
     store::{Later, Listener, LockName},
 };
 
@@ -14,7 +17,7 @@ use crate::{
 /// the store has to answer are asked about closer to each other, since nobody is told meanwhile.
 const REASK_SPACING_MICROS: u64 = 200;
 
-/// Queues that are told of a loss of data before other tasks get their turn.
+/// Queues that are told of a loss of data, or of a connection, before other tasks get their turn.
 const TOLD_AT_A_TIME: usize = 100;
 
 /// The gate as the store's listener.
@@ -24,6 +27,13 @@ impl Listener for Ear {
     fn changed(&self, link: LinkId, name: &LockName) {
         if let Some(gate) = self.0.upgrade() {
             gate.feed(name, Event::Changed { link }, None);
+        }
+    }
+
+    fn linked(&self, user: UserId, database: u32) {
+        if let Some(gate) = self.0.upgrade() {
+            let runtime = gate.runtime.clone();
+            runtime.spawn(gate.linked(user, database));
         }
     }
 
@@ -40,17 +50,41 @@ impl Listener for Ear {
         }
     }
 
-    fn forgot(&self) -> Later<()> {
+    fn recovering(&self) -> usize {
+        let gate = self.0.upgrade();
+        gate.map_or(0, |gate| gate.recovering.load(Ordering::Relaxed))
+    }
+
+    fn has_stake(&self) -> bool {
+        let gate = self.0.upgrade();
+        gate.is_some_and(|gate| {
+            gate.metrics.leases() > 0 || gate.dead_tokens.until() > clock::now()
+        })
+    }
+
+    fn forgot(&self, grace: Duration) -> Later<()> {
         let gate = self.0.upgrade();
         Box::pin(async move {
             if let Some(gate) = gate {
-                gate.forgot().await;
+                gate.forgot(grace).await;
             }
         })
     }
 }
 
 impl Gate {
+    /// The user has a connection again: every queue that passed it over asks for it.
+    async fn linked(self: Arc<Self>, user: UserId, database: u32) {
+        let names = self.names().into_iter();
+        let names = names.filter(|name| name.database == database);
+        for (told, name) in names.enumerate() {
+            self.feed(&name, Event::Linked { user }, None);
+            if told % TOLD_AT_A_TIME == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
     /// The connection told its last: what it had to tell is lost, for every lock read on it.
     async fn ask_again(self: Arc<Self>, link: LinkId) {
         let names = self.names();
@@ -64,13 +98,23 @@ impl Gate {
         }
     }
 
-    /// The store lost data: every queue is told, with the tokens released here that the store may
-    /// have again.
-    async fn forgot(self: Arc<Self>) {
-        let mut released = self.released.by_lock(clock::now());
-        for (told, name) in self.names().into_iter().enumerate() {
-            let released = released.remove(&name).unwrap_or_default();
-            self.feed(&name, Event::Forgot { released }, None);
+    /// The store lost data: every queue hears of it, and for each lock with dead tokens there is one.
+    async fn forgot(self: Arc<Self>, grace: Duration) {
+        let now = clock::now();
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let until = now.plus_millis(grace_ms.saturating_add(grace_ms / LAST_LOOK_PART));
+        let mut burials = self.dead_tokens.lost_data(now);
+        for burial in burials.values_mut() {
+            burial.until = burial.until.min(until);
+        }
+        let with_queues = self.names().into_iter();
+        let with_queues: Vec<_> = with_queues
+            .map(|name| (burials.remove(&name), name))
+            .collect();
+        let others = burials.into_iter().map(|(name, dead)| (Some(dead), name));
+        // Leases first: a dead token matters only to others.
+        for (told, (dead, name)) in with_queues.into_iter().chain(others).enumerate() {
+            self.feed(&name, Event::Forgot { dead }, None);
             if told % TOLD_AT_A_TIME == 0 {
                 tokio::task::yield_now().await;
             }

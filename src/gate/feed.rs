@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use dashmap::mapref::entry;
+use dashmap::mapref::{entry, one::RefMut};
 use tokio::sync::oneshot;
 
-use super::{Gate, Label, Mailbox, SessionOver};
+use super::{Gate, Label, Mailbox, SessionOver, dead_tokens::Grave};
 use crate::{
     clock,
     lock::{Action, Event, Question, QuestionId, Queue, Refusal, Reply, RequestId, Time, UserId},
@@ -72,19 +72,18 @@ impl Gate {
         let mut todo = Todo::default();
         let idle = match caller {
             Some(caller) => {
-                let mut entry = match self.queues.entry(name.clone()) {
-                    entry::Entry::Occupied(entry) => entry.into_ref(),
-                    entry::Entry::Vacant(entry) => {
-                        self.known.fetch_add(1, Ordering::Relaxed);
-                        entry.insert(Box::new(Entry::new(self.seeds.hash_one(name))))
-                    }
-                };
+                let mut entry = self.entry(name);
                 if let Some(request) = event.request() {
                     if caller.asked.wants_lock() {
                         self.waiting.fetch_add(1, Ordering::Relaxed);
                     }
                     entry.callers.insert(request, caller);
                 }
+                self.step(name, &mut entry, event, &mut todo)
+            }
+            // A lock that no client wants may have a dead token in the store.
+            None if matches!(event, Event::Forgot { dead: Some(_) }) => {
+                let mut entry = self.entry(name);
                 self.step(name, &mut entry, event, &mut todo)
             }
             None => match self.queues.get_mut(name) {
@@ -102,6 +101,17 @@ impl Gate {
             self.waiting.fetch_sub(waiting.count(), Ordering::Relaxed);
         }
         todo
+    }
+
+    /// What is known of a lock, and a queue that knows nothing where nothing was.
+    fn entry(&self, name: &LockName) -> RefMut<'_, LockName, Box<Entry>> {
+        match self.queues.entry(name.clone()) {
+            entry::Entry::Occupied(entry) => entry.into_ref(),
+            entry::Entry::Vacant(entry) => {
+                self.known.fetch_add(1, Ordering::Relaxed);
+                entry.insert(Box::new(Entry::new(self.seeds.hash_one(name))))
+            }
+        }
     }
 
     /// One event, under the map's lock. Returns whether the queue may be forgotten.
@@ -125,10 +135,16 @@ impl Gate {
             _ => {}
         }
         let (mut actions, held_since) = (Vec::new(), entry.queue.held_since());
+        let recovered = entry.queue.is_recovering();
         entry.queue.handle(now, event, &self.settings, &mut actions);
         let holds_since = entry.queue.held_since();
         self.metrics
             .lease_changed(held_since.is_some(), holds_since.is_some());
+        match (recovered, entry.queue.is_recovering()) {
+            (false, true) => self.recovering.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.recovering.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
         if holds_since != held_since {
             entry.holder = None;
         }
@@ -181,12 +197,25 @@ impl Gate {
                         let _ = mailbox.send(SessionOver { request, lost });
                     }
                 }
-                Action::Released { token, over_at } => {
-                    if !self.released.remember(name, token, over_at) {
+                Action::Died {
+                    token,
+                    dead,
+                    over_at,
+                    before_loss,
+                } => {
+                    let grave = Grave {
+                        token,
+                        dead,
+                        over_at,
+                    };
+                    if !self.dead_tokens.remember(name, grave, before_loss, now) {
                         self.counters.forgotten_released_tokens.count();
                     }
                 }
-                Action::Happened(what) => self.metrics.happened(now, what),
+                Action::Happened(what) => {
+                    self.metrics.happened(now, what);
+                    self.warnings.happened(name, what);
+                }
             }
         }
         let wake_at = entry.queue.wake_at();
@@ -255,9 +284,11 @@ impl Gate {
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
         {
+            let dead = self.dead_tokens.of_holder(name, &answer);
             return Some(Event::Answered {
                 question: id,
                 answer,
+                dead,
             });
         }
         let (gate, name) = (self.this.clone(), name.clone());
@@ -265,14 +296,13 @@ impl Gate {
         tokio::spawn(async move {
             let answer = answer.await;
             if let Some(gate) = gate.upgrade() {
-                gate.feed(
-                    &name,
-                    Event::Answered {
-                        question: id,
-                        answer,
-                    },
-                    None,
-                );
+                let dead = gate.dead_tokens.of_holder(&name, &answer);
+                let answered = Event::Answered {
+                    question: id,
+                    answer,
+                    dead,
+                };
+                gate.feed(&name, answered, None);
                 // Not before what follows from the answer is on its way.
                 gate.asking.fetch_sub(1, Ordering::Relaxed);
             }

@@ -31,6 +31,7 @@ use tokio::{
 use crate::{
     clock,
     counters::Counters,
+    identity::Credentials,
     limits::Limits,
     lock::{
         Event, LockRequest, Refusal, Reply, RequestId, Settings, Snapshot, Time, Token, UserId,
@@ -43,22 +44,24 @@ use crate::{
     store::{Admission, Later, LockName, Look, Needed, Store},
 };
 
+mod dead_tokens;
 mod ear;
 mod feed;
 mod label;
 mod pending;
-mod released;
 mod timers;
 mod view;
+mod warnings;
 
+use dead_tokens::DeadTokens;
 use ear::Ear;
 use feed::{Caller, Entry};
 pub use label::{Label, SAID_BYTES, Said};
 pub use pending::{Answer, Bound, Grant, Pending};
-use released::Released;
 use timers::Timers;
 use view::SHARDS;
 pub use view::{Busy, Held, View};
+use warnings::Warnings;
 
 /// What a name costs in a list beside its bytes: `$1024\r\n` and `\r\n`.
 const NAME_OVERHEAD_BYTES: usize = 10;
@@ -78,7 +81,10 @@ pub struct Gate {
     limits: Limits,
     counters: Counters,
     metrics: LockMetrics,
-    released: Released,
+    warnings: Warnings,
+    dead_tokens: DeadTokens,
+    /// Locks for which a loss of data is not made good yet.
+    recovering: AtomicUsize,
     next_request: AtomicU64,
     seeds: RandomState,
     /// Where questions are awaited, whoever asks them.
@@ -158,13 +164,15 @@ impl Gate {
             timers: Arc::clone(&timers),
             store: Arc::clone(&store),
             settings,
-            released: Released::new(match settings.write_back {
+            recovering: AtomicUsize::new(0),
+            dead_tokens: DeadTokens::new(match settings.write_back {
                 WriteBack::Off => 0,
                 WriteBack::All | WriteBack::Session => limits.released_tokens,
             }),
             limits,
             counters: Counters::new(),
             metrics,
+            warnings: Warnings::default(),
             next_request: AtomicU64::new(0),
             seeds: RandomState::new(),
             runtime: Handle::current(),
@@ -302,10 +310,14 @@ impl Gate {
         Ok(Info { look, here })
     }
 
-    /// Whether somebody may do anything who connects now and does not authenticate. Waits for the
-    /// store's answer no longer than `patience`; for ever without.
-    pub fn admits_anonymous(&self, patience: Option<Duration>) -> Later<Admission> {
-        self.store.admits_anonymous(patience)
+    /// Verifies the credentials that a client gave, or asks what it may do without any: as
+    /// [`Store::admits`].
+    pub fn admits(
+        &self,
+        credentials: Option<Credentials>,
+        patience: Option<Duration>,
+    ) -> Later<Admission> {
+        self.store.admits(credentials, patience)
     }
 
     /// Why the store does not answer those who have not authenticated, where it knows: an error's text,

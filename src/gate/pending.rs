@@ -181,6 +181,11 @@ impl Drop for Pending {
 }
 
 impl Grant {
+    /// The name of the lock.
+    pub fn name(&self) -> &LockName {
+        &self.whose.name
+    }
+
     /// What proves ownership: the reply to the client.
     pub fn token(&self) -> &Token {
         &self.whose.token
@@ -189,6 +194,11 @@ impl Grant {
     /// The lease is over: whoever gets the grant now does not hold the lock.
     pub fn is_over(&self) -> bool {
         clock::now() >= self.until
+    }
+
+    /// The lease is to be bound to the connection of the client (`SESSION`).
+    pub fn is_session(&self) -> bool {
+        self.session
     }
 
     /// The fence, where the client asked for one.

@@ -37,8 +37,20 @@ pub enum Fault {
     /// A lock that is found free is taken during the grace: by the driver, which here is the
     /// simulator's.
     GraceNotKept,
+    /// The fence counter of a store that lost data is not raised to what was told: by the driver, too.
+    FenceNotRaised,
     /// Released tokens are forgotten, so that one which comes back from the dead is not overwritten.
     ReleasedForgotten,
+    /// A lost token is forgotten, so that it comes back from the dead.
+    LostForgotten,
+    /// A dead token that holds the lock again is left there.
+    DeadNotBuried,
+    /// A token that this instance gave back on its own account is dead whatever deadline it has by now.
+    BuriedWhateverDeadline,
+    /// A lease is given up as soon as another token is in its place.
+    ContestedIsLost,
+    /// An owner is told that it does not hold the lock though another instance may yet write its lease back.
+    NotHeldWithinGrace,
     /// The next one gets no fence with a handover.
     NoFenceOnHandover,
     /// A question that was not answered before its client left is taken for not done.
@@ -69,6 +81,12 @@ pub enum Fault {
     StrangersNotAsked,
     /// The lock is handed over to whoever is next, of whatever user.
     HandedToAnotherUser,
+    /// Errands go before those who wait, however many there are.
+    ErrandsFirst,
+    /// Each errand costs a question of its own.
+    ErrandsOneByOne,
+    /// A user without a connection keeps those behind it waiting.
+    CutOffNotPassed,
 }
 
 impl Fault {
@@ -87,7 +105,13 @@ impl Fault {
         Self::WrittenBackThoughChanged,
         Self::WrittenBackTooShort,
         Self::GraceNotKept,
+        Self::FenceNotRaised,
         Self::ReleasedForgotten,
+        Self::LostForgotten,
+        Self::DeadNotBuried,
+        Self::BuriedWhateverDeadline,
+        Self::ContestedIsLost,
+        Self::NotHeldWithinGrace,
         Self::NoFenceOnHandover,
         Self::UnknownIsNotDone,
         Self::UnlockNotAskedAgain,
@@ -103,6 +127,9 @@ impl Fault {
         Self::WrittenBackThoughReleased,
         Self::StrangersNotAsked,
         Self::HandedToAnotherUser,
+        Self::ErrandsFirst,
+        Self::ErrandsOneByOne,
+        Self::CutOffNotPassed,
     ];
 }
 

@@ -5,13 +5,14 @@ use super::vocabulary::{
     Deadline, Ending, How, RequestId, Settings, Time, Token, UserId, WriteBack,
 };
 
-/// A lease of `SESSION` is renewed when a third of it is over.
-const RENEWALS_PER_LEASE: u64 = 3;
+/// Renewals come at multiples of this, in milliseconds, so that those of many locks travel together, but not so many
+/// that they hold others up; for a short lease, at multiples of a fraction of it.
+const RENEWAL_GRID_MS: u64 = 25;
+const GRIDS_PER_LEASE: u64 = 40;
 
-/// Renewals come at multiples of this, in milliseconds, so that those of many locks travel together;
-/// for a lease so short that it would matter, at multiples of a fraction of the lease.
-const RENEWAL_GRID_MS: u64 = 100;
-const GRIDS_PER_LEASE: u64 = 12;
+/// A session is told so long before the store may let its lease end, in milliseconds; for a short lease, a twelfth of
+/// it.
+const TOLD_BEFORE_MS: u64 = 100;
 
 /// A lease granted or extended by this gate, as far as this gate knows not over yet.
 #[derive(Debug, Clone)]
@@ -20,7 +21,8 @@ pub struct Lease {
     pub user: UserId,
     /// Who holds the lock.
     pub token: Token,
-    /// The client named the token itself, so that it may be in use at another gate, too.
+    /// A client knows the token, which it named or was granted to the end of its connection, so that it may be in use
+    /// at another gate, too.
     pub explicit: bool,
     /// The lease as it was asked for, in milliseconds.
     pub lease_ms: u64,
@@ -49,6 +51,8 @@ pub struct Lease {
     pub session: Option<RequestId>,
     /// When to renew it, where it is bound.
     pub renew_at: Time,
+    /// A renewal was sent and not answered: the store may have its deadline or the one before.
+    pub renewal_unknown: bool,
     /// The store told of a change since, and was not asked yet what it was.
     pub changed: bool,
     /// It was taken without looking: the store will tell of no change.
@@ -66,7 +70,7 @@ impl Lease {
     /// When the client of a session is told that it could not be renewed: a little before the store
     /// may let it end, so that it is told before anybody else is granted the lock.
     pub fn lost_at(&self) -> Time {
-        let margin = grid_micros(self.lease_ms);
+        let margin = (self.lease_ms.saturating_mul(1_000) / 12).clamp(1, TOLD_BEFORE_MS * 1_000);
         Time::from_micros(self.until.micros().saturating_sub(margin))
     }
 
@@ -116,9 +120,11 @@ pub fn is_wanted_back(session: bool, settings: &Settings) -> bool {
     }
 }
 
-/// When to renew a lease that began at `since`.
-pub fn renewal(since: Time, lease_ms: u64) -> Time {
-    let micros = since.micros() + lease_ms.saturating_mul(1_000) / RENEWALS_PER_LEASE;
+/// When to renew a lease that began at `since`: when a quarter to a third of it is over. `sixth` are microseconds
+/// between the half and the whole of a sixth of the lease, at random, so that the renewals of many locks that were taken
+/// at a time come apart.
+pub fn renewal(since: Time, lease_ms: u64, sixth: u64) -> Time {
+    let micros = since.micros() + lease_ms.saturating_mul(1_000) / 6 + sixth;
     let grid = grid_micros(lease_ms);
     match planted(Fault::NoRenewal) {
         true => since.plus_millis(lease_ms),
@@ -132,7 +138,8 @@ fn grid_micros(lease_ms: u64) -> u64 {
 }
 
 /// Handovers in a row, without the lock being free in between. They are capped, or the clients of
-/// one gate could keep everybody else's out for ever.
+/// one gate could keep everybody else's out for ever. Where other gates want the lock, too, a turn is those who waited
+/// when it began, so that many gates with few waiters each take turns quickly.
 ///
 /// To be released is not enough: this gate knows of the release first, while other gates learn of it
 /// by a push, and may delay their asks. So the lock then lies free for a pause. Where nobody else
@@ -140,41 +147,46 @@ fn grid_micros(lease_ms: u64) -> u64 {
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
     handoffs: u32,
+    /// Those who waited when the row began.
+    waited: u32,
     since: Time,
     /// When the last pause was made, or the first grant.
     paused_at: Option<Time>,
     /// A pause was made, and it is not known yet whether anybody used it.
     pausing: bool,
-    /// Somebody used the last pause.
-    rivals: bool,
+    /// Somebody else wants the lock: so many pauses in a row have to go unused until that is believed no more.
+    rivals: u32,
 }
+
+/// Where others are many or busy, a pause may go unused though they want the lock.
+const UNUSED_PAUSES: u32 = 4;
 
 /// Of the time spent on a lock that nobody else wants, pauses take this fraction at most.
 const PAUSES_ARE_ONE_IN: u64 = 50;
 
 impl Chain {
-    /// The lock was taken when it was free.
-    pub fn begin(&mut self, now: Time) {
+    /// The lock was taken when it was free, while so many wait.
+    pub fn begin(&mut self, now: Time, waiting: usize) {
         self.handoffs = 0;
+        self.waited = u32::try_from(waiting).unwrap_or(u32::MAX);
         self.since = now;
         self.paused_at.get_or_insert(now);
         if std::mem::take(&mut self.pausing) {
-            self.rivals = false;
+            self.rivals = self.rivals.saturating_sub(1);
         }
     }
 
     /// The lock was found held by somebody else.
     pub fn found_held(&mut self) {
-        if std::mem::take(&mut self.pausing) {
-            self.rivals = true;
-        }
+        self.pausing = false;
+        self.rivals = UNUSED_PAUSES;
     }
 
     /// The lock was released though somebody waits here: how long to let others try, in milliseconds.
     pub fn pause_ms(&mut self, now: Time, settings: &Settings) -> u64 {
         let pause_ms = settings.yield_pause_ms;
         let last = self.paused_at.unwrap_or(now);
-        if !self.rivals && now.millis_since(last) < pause_ms.saturating_mul(PAUSES_ARE_ONE_IN) {
+        if self.rivals == 0 && now.millis_since(last) < pause_ms.saturating_mul(PAUSES_ARE_ONE_IN) {
             return 0;
         }
         self.paused_at = Some(now);
@@ -189,7 +201,10 @@ impl Chain {
 
     /// It is time to let the others try.
     pub fn is_long(&self, now: Time, settings: &Settings) -> bool {
-        self.handoffs >= settings.max_handoffs
-            || now.millis_since(self.since) >= settings.max_handoff_time_ms
+        let most = match self.rivals {
+            0 => settings.max_handoffs,
+            _ => settings.max_handoffs.min(self.waited),
+        };
+        self.handoffs >= most || now.millis_since(self.since) >= settings.max_handoff_time_ms
     }
 }

@@ -17,5 +17,5 @@ pub mod places;
 pub mod queue;
 pub mod vocabulary;
 
-pub use queue::{Queue, Snapshot};
+pub use queue::{LAST_LOOK_PART, Queue, Snapshot};
 pub use vocabulary::*;

@@ -7,11 +7,18 @@
 
 use super::vocabulary::Time;
 
+/// Asks in vain before one turn that are counted at most.
+const MOST_COUNTED: u32 = 100_000;
+
 /// The pace of one lock's asks.
 #[derive(Debug, Clone)]
 pub struct Pace {
     /// Asks brought about by pushes that found the lock held, since the last grant.
     in_vain: u32,
+    /// The same since the latest turn of this gate began, in handovers in a row.
+    in_vain_this_turn: u32,
+    /// Their mean over the latest turns, in 256ths.
+    mean: u32,
     /// Not to ask before.
     ask_at: Time,
     /// The next ask is brought about by a push.
@@ -25,6 +32,8 @@ impl Pace {
         // Xorshift stands still at zero.
         Self {
             in_vain: 0,
+            in_vain_this_turn: 0,
+            mean: 0,
             ask_at: Time::default(),
             pushed: false,
             random: seed | 1,
@@ -74,8 +83,17 @@ impl Pace {
     pub fn in_vain(&mut self, on_push: bool) {
         if on_push {
             self.in_vain = self.in_vain.saturating_add(1);
+            self.in_vain_this_turn = self.in_vain_this_turn.saturating_add(1);
         }
         self.now();
+    }
+
+    /// A turn of this gate begins. Returns how often it asked in vain, on pushes, before each of its latest turns: each
+    /// other gate that wants the lock had a turn meanwhile, and told of it at least once.
+    pub fn turn_begins(&mut self) -> u32 {
+        let latest = std::mem::take(&mut self.in_vain_this_turn).min(MOST_COUNTED) * 256;
+        self.mean = self.mean / 4 * 3 + latest / 4;
+        self.mean / 256
     }
 
     /// The lock was granted.
@@ -144,6 +162,20 @@ mod tests {
         pace.granted();
         pace.push(now, 15);
         assert_eq!(pace.ask_at(), now);
+    }
+
+    #[test]
+    fn the_asks_in_vain_before_each_turn_are_averaged() {
+        let mut pace = Pace::new(7);
+        let means = [30; 12].map(|asks| {
+            (0..asks).for_each(|_| pace.in_vain(true));
+            pace.in_vain(false);
+            // Handovers within the turn change nothing.
+            pace.granted();
+            pace.turn_begins()
+        });
+        assert_eq!((means[0], means[11]), (7, 29));
+        assert!(means.is_sorted());
     }
 
     #[test]

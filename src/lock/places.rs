@@ -100,6 +100,11 @@ impl Places {
         self.requests
     }
 
+    /// Places where somebody waits.
+    pub fn len(&self) -> usize {
+        self.taken.len()
+    }
+
     /// Places kept for tokens whose connection closed.
     pub fn kept(&self) -> usize {
         self.kept.len()
@@ -112,6 +117,11 @@ impl Places {
             false => self.taken.first_key_value(),
         };
         first.map(|(_, place)| place)
+    }
+
+    /// The place that came first of those of such users.
+    pub fn first_of(&self, is_so: impl Fn(UserId) -> bool) -> Option<&Place> {
+        self.taken.values().find(|place| is_so(place.user))
     }
 
     /// Since when the one who waits longest does.
@@ -347,6 +357,17 @@ impl Places {
             .collect();
         self.take_requests(&waiting);
         waiting.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// Takes out the requests of a user that came before this moment. Kept places stay.
+    pub fn take_earlier(&mut self, user: UserId, before: Time) -> Vec<RequestId> {
+        let places = self.by_user.get(&user).into_iter().flatten();
+        let taken = places.filter_map(|no| Some((*no, self.taken.get(no)?)));
+        let waiting = taken.flat_map(|(no, place)| place.requests.iter().map(move |it| (no, it)));
+        let earlier = waiting.filter(|(_, waiting)| waiting.since < before);
+        let earlier: Vec<_> = earlier.map(|(no, it)| (no, it.request)).collect();
+        self.take_requests(&earlier);
+        earlier.into_iter().map(|(_, request)| request).collect()
     }
 
     /// Takes out those requests of a user that wait behind `most` others, and tells which of them do

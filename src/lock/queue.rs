@@ -33,18 +33,25 @@ use super::{
     pace::Pace,
     places::{Due, Place, Places},
     vocabulary::{
-        Action, Deadline, Event, LinkId, Question, QuestionId, Refusal, Reply, RequestId, Settings,
-        Time, Token, UserId,
+        Action, Dead, Deadline, Event, LinkId, Question, QuestionId, Refusal, Reply, RequestId,
+        Settings, Time, Token, UserId,
     },
 };
 
 mod answers;
 mod clients;
+mod errands;
+mod links;
 mod looks;
 mod questions;
+mod recovery;
 mod rights;
 mod upkeep;
 
+use errands::Errands;
+use links::CutOff;
+pub use recovery::LAST_LOOK_PART;
+use recovery::LOOKED_AT_MS;
 use rights::Rights;
 
 /// How long after the store said "not now" it is asked again, in milliseconds.
@@ -57,21 +64,30 @@ const NO_ANSWER: &[u8] = b"ERR the store gave no answer";
 #[derive(Debug)]
 pub struct Queue {
     places: Places,
-    errands: VecDeque<Errand>,
+    errands: Errands,
     asked: Option<Asked>,
     belief: Option<Belief>,
+    /// What was believed when the store told that it is no longer so, until the store is asked.
+    told_of: Option<Belief>,
     lease: Option<Lease>,
     chain: Chain,
     pace: Pace,
     rights: Rights,
+    cut_off: CutOff,
     /// The connection that tells of changes.
     armed: Option<LinkId>,
     /// The error that the store gave last instead of an answer.
     trouble: Option<Bytes>,
-    /// The store lost data, and the lease is to be written back.
-    restore: Option<Restore>,
+    /// The store lost data, and the lease is to be written back: not before then.
+    restore_at: Option<Time>,
     /// How often the store has refused that.
     restores_refused: u32,
+    /// The store lost data, and may hold dead tokens of this lock: it is looked at, also when it changes.
+    watch: Option<Box<Watch>>,
+    /// A dead token that was found to hold the lock.
+    ghost: Option<Box<(Token, Dead)>>,
+    /// One that is not dead after all: by its deadline it was granted anew elsewhere.
+    revenant: Option<Box<Token>>,
     /// Tokens that may come to hold the lock late, by a question that was given up on, and when to
     /// release them once more.
     late: VecDeque<(Time, UserId, Token)>,
@@ -104,11 +120,13 @@ struct Belief {
     holder: Token,
     /// Whose token it is, where this gate granted it.
     user: Option<UserId>,
+    /// When it ends, as far as is known.
+    over_at: Option<Time>,
     until: Time,
 }
 
 /// Something to do with a token that may hold the lock.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Errand {
     Unlock(Owner),
     Relock(Owner, u64),
@@ -121,13 +139,17 @@ enum Errand {
 }
 
 /// A client that says it holds the lock.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Owner {
     request: RequestId,
     user: UserId,
     token: Token,
     /// When it is told that the store does not answer.
     give_up_at: Time,
+    /// It came after the question of this number was sent.
+    after: u64,
+    /// Its token may yet come: it is asked about again when the lock changes, and then.
+    not_before: Option<Time>,
 }
 
 /// Who made a token.
@@ -139,13 +161,14 @@ enum Maker {
     Client,
 }
 
-/// A lease to be written back.
+/// A look-out for dead tokens.
 #[derive(Debug)]
-struct Restore {
-    /// Not before.
-    at: Time,
-    /// Tokens whose place it may take.
-    over: Vec<Token>,
+struct Watch {
+    user: UserId,
+    /// It is looked at for the last time then.
+    until: Time,
+    /// When to look next.
+    look_at: Option<Time>,
 }
 
 /// The question on its way.
@@ -155,6 +178,8 @@ struct Asked {
     question: Question,
     /// Who is told what the release or the new lease came to, and until when that makes sense.
     teller: Option<(RequestId, Time)>,
+    /// The errand that it is asked for.
+    errand: Option<Box<Errand>>,
     sent_at: Time,
     /// A first sending was not answered, or the store lost data since the first.
     again: bool,
@@ -168,8 +193,10 @@ struct Asked {
     explicit: bool,
     /// It is asked on the gate's own account: no client is told what came of it.
     own: bool,
-    /// The store lost data meanwhile; with the tokens of [`Event::Forgot`].
-    forgotten: Option<Vec<Token>>,
+    /// The store lost data meanwhile.
+    forgotten: bool,
+    /// What was left of the grace when it was answered.
+    grace_ms: Option<u64>,
 }
 
 /// A connection told of a change while a question was on its way, or broke.
@@ -185,17 +212,22 @@ impl Queue {
     pub fn new(seed: u64) -> Self {
         Self {
             places: Places::default(),
-            errands: VecDeque::new(),
+            errands: Errands::default(),
             asked: None,
             belief: None,
+            told_of: None,
             lease: None,
             chain: Chain::default(),
             pace: Pace::new(seed),
             rights: Rights::default(),
+            cut_off: CutOff::default(),
             armed: None,
             trouble: None,
-            restore: None,
+            restore_at: None,
             restores_refused: 0,
+            watch: None,
+            ghost: None,
+            revenant: None,
             late: VecDeque::new(),
             unsure: BTreeMap::new(),
             questions: 0,
@@ -210,6 +242,7 @@ impl Queue {
             settings,
             todo,
         };
+        self.cut_off.expire(now);
         match event {
             Event::Lock(ask) => self.lock(&ask, &mut turn),
             Event::Unlock {
@@ -219,12 +252,15 @@ impl Queue {
                 token,
             } => {
                 let give_up_at = turn.give_up_at(asked_at);
-                self.put_errand(Errand::Unlock(Owner {
+                let owner = Owner {
                     request,
                     user,
                     token,
                     give_up_at,
-                }));
+                    after: self.questions,
+                    not_before: None,
+                };
+                self.take_errand(Errand::Unlock(owner), &mut turn);
             }
             Event::Relock {
                 request,
@@ -239,8 +275,10 @@ impl Queue {
                     user,
                     token,
                     give_up_at,
+                    after: self.questions,
+                    not_before: None,
                 };
-                self.put_errand(Errand::Relock(owner, lease_ms));
+                self.take_errand(Errand::Relock(owner, lease_ms), &mut turn);
             }
             Event::Gone {
                 request,
@@ -275,9 +313,13 @@ impl Queue {
                 self.places.block(user, &token, request, held_by);
                 self.refuse_deadlocked(&mut turn);
             }
-            Event::Answered { question, answer } => {
+            Event::Answered {
+                question,
+                answer,
+                dead,
+            } => {
                 if let Some(asked) = self.asked.take_if(|asked| asked.id == question) {
-                    self.answered(asked, answer, &mut turn);
+                    self.answered(asked, answer, dead, &mut turn);
                 }
             }
             Event::Changed { .. } if planted(Fault::PushIgnored) => {}
@@ -286,7 +328,11 @@ impl Queue {
                 self.rights.deaf(link);
                 self.changed(link, Some(ask_at), &turn);
             }
-            Event::Forgot { released } => self.forgot(released, &turn),
+            Event::Linked { user } => {
+                self.linked(user, &mut turn);
+                self.recover_again(user, now);
+            }
+            Event::Forgot { dead } => self.forgot(dead, &turn),
             Event::Timer => self.timer(&mut turn),
         }
         self.go_on(&mut turn);
@@ -297,7 +343,7 @@ impl Queue {
 
     /// When to send [`Event::Timer`] next. None: not at all.
     pub fn wake_at(&self) -> Option<Time> {
-        let answers = self.errands.iter().find_map(Errand::give_up_at);
+        let answers = self.errands.give_up_at();
         let teller = self
             .asked
             .as_ref()
@@ -311,12 +357,13 @@ impl Queue {
         let next_ask = match (&self.asked, &self.belief) {
             (Some(asked), _) => asked.retry_at,
             (None, Some(belief)) => Some(belief.until),
-            (None, None) => (!self.places.is_empty()).then(|| self.pace.ask_at()),
+            (None, None) => self.next_place().map(|_| self.pace.ask_at()),
         };
         let ends = (self.places.next_due()).filter(|_| !planted(Fault::WaitNotTimed));
         let due = [ends, answers, teller, lease, next_ask];
         due.into_iter()
-            .chain([late, self.upkeep_at()])
+            .chain([late, self.upkeep_at(), self.next_cut_off_at()])
+            .chain([self.errands.wake_at()])
             .flatten()
             .min()
     }
@@ -329,21 +376,23 @@ impl Queue {
             && self.belief.is_none()
             && self.lease.is_none()
             && self.late.is_empty()
+            && self.watch.is_none()
     }
 
-    /// Nothing is known of the lock, and the store was asked: who is told nil now is told so because
+    /// Nothing is known of the lock, and the store was asked or cannot be: who is told nil now is told so because
     /// its wait ran out, not because somebody holds the lock.
     pub fn is_blind(&self) -> bool {
-        self.belief.is_none() && self.asked.is_some()
+        self.belief.is_none() && (self.asked.is_some() || self.cut_off.any())
     }
 
     /// The users for whom something is kept or to be done here; the connection that is to tell of changes.
     pub fn needs(&self) -> (BTreeSet<UserId>, Option<LinkId>) {
-        let errands = self.errands.iter().map(Errand::user);
+        let errands = self.errands.users();
         let mut users: BTreeSet<UserId> = self.places.each_user().chain(errands).collect();
         users.extend(self.lease.as_ref().map(|lease| lease.user));
         users.extend(self.asked.as_ref().map(|asked| asked.question.user()));
         users.extend(self.late.iter().map(|(_, user, _)| *user));
+        users.extend(self.watch.as_ref().map(|watch| watch.user));
         (users, self.armed)
     }
 
@@ -362,31 +411,6 @@ impl Queue {
         }
     }
 
-    /// What a client wants done has its turn before what was asked for later, so that the first is also the first
-    /// to be given up.
-    fn put_errand(&mut self, errand: Errand) {
-        let give_up_at = errand.give_up_at();
-        let mut latest = self.errands.iter().rev().filter_map(Errand::give_up_at);
-        let at = match latest.next() {
-            Some(latest) if Some(latest) > give_up_at => self.behind(|at| Some(at) <= give_up_at),
-            _ => self.errands.len(),
-        };
-        self.errands.insert(at, errand);
-    }
-
-    /// An errand that had its turn, and has to wait for another question: it is the next again.
-    fn put_errand_back(&mut self, errand: Errand) {
-        let give_up_at = errand.give_up_at();
-        let at = self.behind(|at| Some(at) < give_up_at);
-        self.errands.insert(at, errand);
-    }
-
-    /// Behind the last errand that is given up at a moment like this.
-    fn behind(&self, is_so: impl Fn(Time) -> bool) -> usize {
-        let is_so = |errand: &Errand| errand.give_up_at().is_some_and(&is_so);
-        self.errands.iter().rposition(is_so).map_or(0, |at| at + 1)
-    }
-
     // ── what the store and the clock say ─────────────────────────────────────────────────────
 
     /// The lock changed, or (where `ask_at` is given) may have: what was told of it is lost.
@@ -395,11 +419,17 @@ impl Queue {
             // The next connection may lead to a store that has less.
             lease.fence_at = None;
         }
-        if self.armed == Some(link)
-            && ask_at.is_none()
-            && let Some(lease) = &mut self.lease
-        {
-            lease.changed = true;
+        if self.armed == Some(link) {
+            if let Some(watch) = &mut self.watch {
+                watch.look_at = Some(ask_at.unwrap_or(turn.now));
+            }
+            self.errands.wake(|_| true);
+            if self.is_restoring() {
+                // What changed is the token that keeps the lease from being written back.
+                self.restore_at = self.restore_at.map(|_| ask_at.unwrap_or(turn.now));
+            } else if let (None, Some(lease)) = (ask_at, &mut self.lease) {
+                lease.changed = true;
+            }
         }
         if let Some(asked) = &mut self.asked {
             // On the wire it may have come before the answer or after it.
@@ -411,7 +441,7 @@ impl Queue {
             }
         } else if self.armed == Some(link) {
             self.armed = None;
-            self.belief = None;
+            self.told_of = self.belief.take().filter(|_| ask_at.is_none());
             match ask_at {
                 None => self.pace.push(turn.now, turn.settings.max_delay_ms),
                 Some(time) => self.pace.at(time),
@@ -423,6 +453,7 @@ impl Queue {
     }
 
     fn timer(&mut self, turn: &mut Turn<'_>) {
+        self.errands.wake(|at| at <= turn.now);
         for due in self.places.take_due(turn.now) {
             match due {
                 Due::Try(request) => turn.reply(request, self.unanswered()),
@@ -452,6 +483,11 @@ impl Queue {
         }
         self.release_late(turn);
         self.give_up(turn);
+        self.retry(turn);
+    }
+
+    /// Asks again what was not done, if it is time.
+    fn retry(&mut self, turn: &mut Turn<'_>) {
         if let Some(asked) = self
             .asked
             .take_if(|a| a.retry_at.is_some_and(|at| at <= turn.now))
@@ -497,16 +533,15 @@ impl Queue {
             }
             // A lease that is to be written back first, a renewal, what is asked for the sake of a
             // lease: whether they are due still is seen when the next question is chosen.
-            Question::Extend { .. } if self.is_to_restore(turn.now) => self.extend_later(asked),
-            Question::Extend { .. } if asked.teller.is_none() => {}
-            Question::Restore { over, .. } => {
-                self.restore = Some(Restore {
-                    at: turn.now,
-                    over: std::mem::take(over),
-                });
+            Question::Extend { user, token, .. } if self.waits_for_write_back(*user, token) => {
+                self.extend_later(asked);
             }
+            Question::Extend { .. } if asked.teller.is_none() => {}
+            Question::Restore { .. } => self.restore_at = Some(turn.now),
+            Question::Bury { user, .. } => self.look_again(*user, LOOKED_AT_MS, turn),
             // Whether a stranger is to be asked about still is seen when the next question is chosen.
             Question::Check { .. } if asked.teller.is_none() => {
+                self.look_later(turn.now);
                 if let (None, Some(lease)) = (&self.belief, &mut self.lease) {
                     lease.check_at = Some(turn.now);
                 }
@@ -524,16 +559,16 @@ impl Queue {
         {
             turn.reply(request, reply.clone());
         }
-        while let Some(at) = self.errands.iter().position(|e| e.is_due(turn.now)) {
-            match self.errands.remove(at) {
-                Some(Errand::Unlock(owner)) => {
+        for errand in self.errands.take_where(|errand| errand.is_due(turn.now)) {
+            match errand {
+                Errand::Unlock(owner) => {
                     turn.reply(owner.request, reply.clone());
                     if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
                         lease.session = None;
                         // Who was told that nobody knows may have come for it elsewhere by then.
                         if lease.deadline.is_some() {
                             lease.receivers = 0;
-                            self.errands.push_back(Errand::GiveAway {
+                            self.errands.put(Errand::GiveAway {
                                 user: owner.user,
                                 token: owner.token,
                                 only_if: lease.deadline,
@@ -542,8 +577,8 @@ impl Queue {
                         self.put_lease(Some(lease), false, turn);
                     }
                 }
-                Some(Errand::Relock(owner, _)) => turn.reply(owner.request, reply.clone()),
-                Some(Errand::GiveAway { .. }) | None => {}
+                Errand::Relock(owner, _) => turn.reply(owner.request, reply.clone()),
+                Errand::GiveAway { .. } => {}
             }
         }
     }
@@ -556,7 +591,7 @@ impl Queue {
             .is_some_and(|(time, ..)| *time <= turn.now)
             && let Some((_, user, token)) = self.late.pop_front()
         {
-            self.errands.push_back(Errand::GiveAway {
+            self.errands.put(Errand::GiveAway {
                 user,
                 token,
                 only_if: None,
@@ -571,7 +606,8 @@ impl Queue {
                 || asked.retry_at.is_some()
                 || turn.now.millis_since(asked.sent_at) >= turn.settings.answer_within_ms
         };
-        let troubled = self.trouble.is_some() || self.asked.as_ref().is_some_and(late);
+        let troubled = self.trouble.is_some() || self.cut_off.any();
+        let troubled = troubled || self.asked.as_ref().is_some_and(late);
         self.belief.is_none() && troubled
     }
 
@@ -612,6 +648,22 @@ impl Errand {
         match self {
             Self::Unlock(owner) | Self::Relock(owner, _) => owner.user,
             Self::GiveAway { user, .. } => *user,
+        }
+    }
+
+    /// The client that wants it done.
+    fn owner(&self) -> Option<&Owner> {
+        match self {
+            Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner),
+            Self::GiveAway { .. } => None,
+        }
+    }
+
+    /// The same.
+    fn owner_mut(&mut self) -> Option<&mut Owner> {
+        match self {
+            Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner),
+            Self::GiveAway { .. } => None,
         }
     }
 

@@ -215,6 +215,8 @@ pub enum Event {
         question: QuestionId,
         /// What it said.
         answer: Answer,
+        /// The driver remembers the holder that the answer names as dead since before a loss of data.
+        dead: Option<Dead>,
     },
     /// The store said on this connection that somebody else changed the lock.
     Changed {
@@ -228,13 +230,17 @@ pub enum Event {
         /// Not to ask before this moment: the many locks of one connection ask one after the other.
         ask_at: Time,
     },
-    /// The store lost data (restarted without them, or a replica without the latest writes took
-    /// over): what this gate granted is to be written back. Told before the store answers anything
+    /// The store lost data: it restarted without them, or a replica without the latest writes took over.
+    /// The lease that this instance granted is written back. Comes before any answer of the store from
     /// after the loss.
     Forgot {
-        /// Tokens that this gate released or handed on: where the store has one of these again, it
-        /// holds the lock for nobody.
-        released: Vec<Token>,
+        /// The driver remembers dead tokens of this lock.
+        dead: Option<Burial>,
+    },
+    /// The store has a connection for this user.
+    Linked {
+        /// The user.
+        user: UserId,
     },
     /// The time of [`Queue::wake_at`](crate::lock::Queue::wake_at) has come.
     Timer,
@@ -279,13 +285,17 @@ pub enum Action {
         /// It was neither released by the client nor taken over by a later request of it.
         lost: bool,
     },
-    /// This gate made sure that the token does not hold the lock any more: to be remembered for
-    /// [`Event::Forgot`], for as long as the lease would have lasted.
-    Released {
+    /// The token does not hold the lock any more. The driver remembers that until `over_at`: after a loss
+    /// of data the store may hold the token again, and then for no client.
+    Died {
         /// The token.
         token: Token,
+        /// On whose behalf it is deleted where it is back, and up to which deadline.
+        dead: Dead,
         /// When its lease would have been over.
         over_at: Time,
+        /// The store lost data since it was asked: the token may be back already.
+        before_loss: bool,
     },
     /// Nothing is to be done: something happened that somebody may want to count.
     Happened(Happening),
@@ -304,6 +314,19 @@ pub enum Happening {
     /// Handovers were many in a row: the lock was released though somebody waits here, so that others
     /// get their turn.
     Yielded,
+    /// The store was asked for the lock, and somebody elsewhere held it.
+    InVain {
+        /// It was asked because it told of a change.
+        on_push: bool,
+    },
+    /// After asking in vain so often, on pushes, this gate was granted a lock that was free: about so many gates and
+    /// clients of the store itself want it.
+    Crowded {
+        /// The mean of the latest turns of this gate.
+        rivals: u32,
+    },
+    /// A push came, and the lock is as it was: the store has forgotten what is tracked on the connection.
+    ToldOfNothing,
     /// A lease that is bound to a connection began anew.
     Renewed,
     /// The same was tried in vain.
@@ -396,6 +419,53 @@ pub enum Fence {
     NewUnless(Deadline),
 }
 
+/// A token that held a lock and does not any more: released, handed on, or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dead {
+    /// The user on whose behalf it held the lock.
+    pub user: UserId,
+    /// The latest deadline that this instance gave it. A key that expires later was granted to the same
+    /// token since. None: this instance set none.
+    pub not_after: Option<Deadline>,
+}
+
+impl Dead {
+    /// What is known of a token that died twice.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let both = self.not_after.zip(other.not_after);
+        Self {
+            not_after: both.map(|(one, other)| one.max(other)),
+            ..other
+        }
+    }
+}
+
+/// The tokens of one lock that the driver remembers as dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Burial {
+    /// A user who held the lock with one of them.
+    pub user: UserId,
+    /// When the last of their leases would have been over.
+    pub until: Time,
+}
+
+/// What a renewal leaves in the deadline, so that it can be told from what another gate did with the same token: the
+/// remainder of the expected deadline by [`MARK_MS`] stays the same. The lease is longer by so much at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Nothing: the lease is as long as it was asked for.
+    None,
+    /// The remainder.
+    Kept,
+    /// The remainder; and a key that has it already has the expected deadline, by an earlier sending that was not
+    /// answered.
+    Found,
+}
+
+/// What the deadlines of renewals are counted by, in milliseconds.
+pub const MARK_MS: u64 = 256;
+
 /// One atomic step in the store. Each may be sent again when its answer was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
@@ -454,26 +524,32 @@ pub enum Question {
         /// The deadline that the key has if nobody else extended the lease;
         /// [`Outcome::Granted::fresh`] tells whether it had it.
         expects: Option<Deadline>,
+        /// How the new deadline is to be recognized. Means nothing without an expected one.
+        mark: Mark,
     },
     /// Who holds the lock? Changes nothing.
     Check {
         /// On whose behalf.
         user: UserId,
     },
-    /// After the store lost data: is the lock free, or held by a token that holds it for nobody?
-    /// Then the token holds it from now on for `lease_ms`. Does the token hold it already? Then it
-    /// does so for `lease_ms` at least.
+    /// After the store lost data: is the lock free? Then the token holds it from now on for `lease_ms`.
+    /// Does the token hold it already? Then it does so for `lease_ms` at least.
     Restore {
         /// On whose behalf.
         user: UserId,
-        /// Who holds it, by the books of this gate.
+        /// Who holds it, by the books of this instance.
         token: Token,
         /// What is left of its lease, in milliseconds.
         lease_ms: u64,
-        /// Its fence: the next ones are larger.
-        fence: Option<u64>,
-        /// Tokens that this gate released or handed on before.
-        over: Vec<Token>,
+    },
+    /// After the store lost data: does this dead token hold the lock again? Then it is free from now on.
+    Bury {
+        /// On whose behalf.
+        user: UserId,
+        /// The token.
+        token: Token,
+        /// Only if the key expires by then.
+        not_after: Option<Deadline>,
     },
 }
 
@@ -486,7 +562,8 @@ impl Question {
             | Self::Release { user, .. }
             | Self::Extend { user, .. }
             | Self::Check { user }
-            | Self::Restore { user, .. } => *user,
+            | Self::Restore { user, .. }
+            | Self::Bury { user, .. } => *user,
         }
     }
 }
@@ -500,6 +577,9 @@ pub struct Answer {
     /// nothing will be told: the question did not read the lock, was not answered, or the store
     /// cannot tell.
     pub armed: Option<LinkId>,
+    /// The store lost data lately, and for so many more milliseconds other instances may write back what
+    /// they granted: a token that is not there may yet come.
+    pub grace_ms: Option<u64>,
 }
 
 /// What a question found and did.
@@ -525,23 +605,28 @@ pub enum Outcome {
         ttl_ms: Option<u64>,
     },
     /// `HandOver`, `Extend`: not done, nobody holds the lock. `Check`: nobody holds it.
-    /// `Release`: done.
+    /// `Release`, `Bury`: done.
     Free,
     /// Not done, and asking again the same will not help: the store's own error, without the
     /// leading `-`.
     Refused(Bytes),
+    /// Not done: the key holds no string, and so no lock. The store's own error, without the leading `-`.
+    WrongType(Bytes),
     /// Not done, and asking again later may help (the store is loading, is a replica, …): the
     /// store's own error, without the leading `-`.
     NotNow(Bytes),
-    /// `Ask`: not sent, and to be asked anew. The store lost data, and other gates may yet write back what they
-    /// granted: for so many milliseconds no lock that is found free may be taken. Or it could not be reached for
-    /// long.
+    /// `Ask`, and a `HandOver` with a fence: not sent. The store lost data, and other instances may yet write back
+    /// what they granted, and raise the fence counter: for so many milliseconds no lock that is found free may be
+    /// taken. Or (`Ask`) it could not be reached for long, and is to be asked anew.
     NotYet {
         /// Milliseconds from now; 0 is at once.
         ms: u64,
     },
     /// The connection broke: it may have been done or not, or may not have been sent.
     Unknown,
+    /// Not sent: the store has no connection for the user, and has had none for a while. [`Event::Linked`] tells
+    /// when it has one.
+    NoLink,
 }
 
 /// Which leases are written back into a store that lost them.
@@ -576,6 +661,8 @@ pub struct Settings {
     pub answer_within_ms: u64,
     /// Which leases are written back into a store that lost them.
     pub write_back: WriteBack,
-    /// Requests that may wait at a time.
+    /// Requests that may wait at a time, and errands of one user.
     pub max_waiters: usize,
+    /// A lease that is bound to a connection is renewed for so long at least.
+    pub min_session_ms: u64,
 }

@@ -38,6 +38,9 @@ pub struct LockMetrics {
     renewals: Counter,
     failed_renewals: Counter,
     yields: Counter,
+    in_vain_on_push: Counter,
+    in_vain_otherwise: Counter,
+    told_of_nothing: Counter,
     polls_avoided: Counter,
 }
 
@@ -119,6 +122,9 @@ impl LockMetrics {
             renewals: Counter::new(),
             failed_renewals: Counter::new(),
             yields: Counter::new(),
+            in_vain_on_push: Counter::new(),
+            in_vain_otherwise: Counter::new(),
+            told_of_nothing: Counter::new(),
             polls_avoided: Counter::new(),
         }
     }
@@ -176,6 +182,11 @@ impl LockMetrics {
         };
     }
 
+    /// Leases of this instance that are not over.
+    pub fn leases(&self) -> usize {
+        self.leases.load(Ordering::Relaxed)
+    }
+
     /// A client was told that the lease bound to its connection is lost.
     pub fn lost_session(&self) {
         self.lost_sessions.count();
@@ -191,6 +202,10 @@ impl LockMetrics {
             Happening::Yielded => self.yields.count(),
             Happening::Renewed => self.renewals.count(),
             Happening::NotRenewed => self.failed_renewals.count(),
+            Happening::InVain { on_push: true } => self.in_vain_on_push.count(),
+            Happening::InVain { on_push: false } => self.in_vain_otherwise.count(),
+            Happening::ToldOfNothing => self.told_of_nothing.count(),
+            Happening::Crowded { .. } => {}
         }
     }
 
@@ -294,6 +309,22 @@ impl LockMetrics {
                 "lockgate_yields_total",
                 "Locks that were released though somebody waits here, since handovers were many in a row.",
                 self.yields.get(),
+            ),
+            Family::counters(
+                "lockgate_asks_in_vain_total",
+                "Questions for a lock that found it held elsewhere: asked because Redis told of a change, or for another reason. Many instances at one lock show here first.",
+                samples(
+                    "cause",
+                    [
+                        ("push", &self.in_vain_on_push),
+                        ("other", &self.in_vain_otherwise),
+                    ],
+                ),
+            ),
+            Family::counter(
+                "lockgate_pushes_of_nothing_total",
+                "Pushes about locks that had not changed: Redis forgets what it tracks when its table is full (tracking-table-max-keys) or any database is flushed.",
+                self.told_of_nothing.get(),
             ),
             Family::counter(
                 "lockgate_estimated_polls_avoided_total",

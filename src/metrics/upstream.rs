@@ -43,6 +43,8 @@ pub enum Purpose {
     Check,
     /// The script that writes a lease back.
     Restore,
+    /// The script that deletes a dead token which Redis holds again.
+    Bury,
     /// For `LOCKINFO`.
     Look,
     /// For `LOCKS`.
@@ -60,7 +62,7 @@ pub enum Purpose {
 }
 
 /// Their names, in the order of the variants.
-const PURPOSES: [(Purpose, &str); 14] = [
+const PURPOSES: [(Purpose, &str); 15] = [
     (Purpose::Acquire, "acquire"),
     (Purpose::Ask, "ask"),
     (Purpose::Handover, "handover"),
@@ -68,6 +70,7 @@ const PURPOSES: [(Purpose, &str); 14] = [
     (Purpose::Extend, "extend"),
     (Purpose::Check, "check"),
     (Purpose::Restore, "restore"),
+    (Purpose::Bury, "bury"),
     (Purpose::Look, "look"),
     (Purpose::List, "list"),
     (Purpose::Explain, "explain"),

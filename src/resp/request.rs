@@ -148,8 +148,8 @@ impl RequestScanner {
         self.arguments
     }
 
-    /// Argument 1 or 2, the name being argument 0, from [`Step::End`] on. None where there is no
-    /// such argument, or it is longer than [`ARGUMENT_BYTES`].
+    /// Argument 1 or 2, the name being argument 0, from [`Step::End`] on; before, as much of it as was read. None
+    /// where there is no such argument, or it is longer than [`ARGUMENT_BYTES`].
     pub fn argument(&self, index: usize) -> Option<&[u8]> {
         if index as u64 >= self.arguments {
             return None;
@@ -173,6 +173,12 @@ impl RequestScanner {
     /// Whether the last frame has ended and no byte of the next one was consumed.
     pub fn between_frames(&self) -> bool {
         matches!(self.phase, Phase::Start | Phase::StrangersStart)
+    }
+
+    /// Whether a line is being read, in Redis's inline form: at most [`LINE_BYTES`], of which the name shows at
+    /// the end.
+    pub fn is_inline(&self) -> bool {
+        matches!(self.phase, Phase::Inline(_) | Phase::InlineEnd)
     }
 
     /// One piece of one phase. `input` is not empty.

@@ -33,10 +33,10 @@ impl ProtectedMode {
         if !shared.protected_mode || shared.guard.is_some() || has_shown {
             return None;
         }
-        let refusal = match shared.gate.admits_anonymous(Some(shared.timeout)).await {
+        let refusal = match shared.gate.admits(None, Some(shared.timeout)).await {
             // It asks for a password.
             Admission::Refused(_) => return None,
-            Admission::Welcome => Cow::Borrowed(DENIED.as_bytes()),
+            Admission::Welcome(_) => Cow::Borrowed(DENIED.as_bytes()),
             Admission::Unanswered(Some(trouble)) => Cow::Owned(trouble.to_vec()),
             Admission::Unanswered(None) => error::refusal(&Refusal::Upstream),
         };

@@ -111,6 +111,7 @@ impl Store for EmbeddedStore {
             Answer {
                 outcome,
                 armed: read.then_some(LINK),
+                grace_ms: None,
             }
         })
     }
@@ -247,7 +248,7 @@ impl Locks {
                 self.remove(name);
                 Outcome::Free
             }
-            (Question::Release { .. }, _) => Outcome::Held {
+            (Question::Release { .. } | Question::Bury { .. }, _) => Outcome::Held {
                 holder: None,
                 ttl_ms: None,
             },
@@ -347,6 +348,7 @@ async fn sweep(shelf: Arc<Shelf>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Mark;
 
     const USER: UserId = UserId(0);
 
@@ -391,6 +393,7 @@ mod tests {
             token: me.clone(),
             lease_ms: 100,
             expects: None,
+            mark: Mark::None,
         };
         let hand_over = Question::HandOver {
             user,
@@ -447,6 +450,7 @@ mod tests {
                 token: me.clone(),
                 lease_ms: 500,
                 expects: None,
+                mark: Mark::None,
             };
             let release = Question::Release {
                 user,

@@ -9,6 +9,7 @@ use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc, time::Durat
 use bytes::Bytes;
 
 use crate::{
+    identity::{Credentials, User, Users},
     lock::{Answer, LinkId, Question, UserId},
     metrics::upstream::UpstreamMetrics,
 };
@@ -35,12 +36,12 @@ pub struct Look {
     pub ttl_ms: i64,
 }
 
-/// Whether somebody who has not authenticated may do anything at all.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The user on whose behalf a client may take locks.
+#[derive(Debug, Clone)]
 pub enum Admission {
-    /// It may try.
-    Welcome,
-    /// Not without a password: the store's own error, without the leading `-`.
+    /// As this user.
+    Welcome(Arc<User>),
+    /// Not without a password, or not with this one: the store's own error, without the leading `-`.
     Refused(Bytes),
     /// The store does not say; why, where that is known.
     Unanswered(Option<Bytes>),
@@ -67,10 +68,10 @@ pub trait Store: Send + Sync + 'static {
     /// Call it within a runtime.
     fn connect(&self) {}
 
-    /// Asks one question. Waits for a connection where there is none, but for an
-    /// [`Ask`](crate::lock::Question::Ask) no longer than `within`; an answer that is lost with its connection, or a
-    /// question that found none, is [`Outcome::Unknown`](crate::lock::Outcome::Unknown). The future may be
-    /// dropped; the question is then asked or not.
+    /// Asks one question. Waits for a connection where there is none, but no longer than `within`, nor for one that
+    /// has been gone for long: such a question is not sent ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)). An
+    /// answer that is lost with its connection is [`Outcome::Unknown`](crate::lock::Outcome::Unknown). The future may
+    /// be dropped; the question is then asked or not.
     fn ask(&self, name: &LockName, question: &Question, within: Duration) -> Later<Answer>;
 
     /// Why the store does not answer, where it knows: an error's text, without the leading `-`.
@@ -85,11 +86,17 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Whether somebody who connects now, and does not authenticate, may do anything. Waits for an
-    /// answer no longer than `patience`; for ever without.
-    fn admits_anonymous(&self, patience: Option<Duration>) -> Later<Admission> {
-        let _ = patience;
-        Box::pin(std::future::ready(Admission::Welcome))
+    /// Verifies the credentials that a client gave, or asks whether it may do anything without any. Neither the
+    /// client's word counts, nor a reply on its own connection. Waits for an answer no longer than
+    /// `patience`; for ever without.
+    fn admits(
+        &self,
+        credentials: Option<Credentials>,
+        patience: Option<Duration>,
+    ) -> Later<Admission> {
+        let _ = (credentials, patience);
+        let anonymous = Users::default().anonymous();
+        Box::pin(std::future::ready(Admission::Welcome(anonymous)))
     }
 
     /// Whether the user may see the names of all there is in the database.
@@ -137,6 +144,12 @@ pub trait Listener: Send + Sync + 'static {
     /// Somebody else changed this lock, or may have.
     fn changed(&self, link: LinkId, name: &LockName);
 
+    /// The user has a connection in this database, after questions of it were not sent for want of one
+    /// ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)).
+    fn linked(&self, user: UserId, database: u32) {
+        let _ = (user, database);
+    }
+
     /// Any lock that was read on this connection may have changed: everything was flushed, or the
     /// connection broke and what it had to tell is lost.
     fn deaf(&self, link: LinkId);
@@ -144,6 +157,19 @@ pub trait Listener: Send + Sync + 'static {
     /// A question was refused, since as many connections are in use as may be.
     fn refused_connection(&self) {}
 
-    /// The store lost data. Returns when every queue has heard of it; nothing is answered before.
-    fn forgot(&self) -> Later<()>;
+    /// Locks for which a loss of data has not been made good yet, and only for want of time: other instances
+    /// are to leave free locks alone for a while longer.
+    fn recovering(&self) -> usize {
+        0
+    }
+
+    /// A loss of data has to be noticed soon: a client counts on a lease of this instance, or it remembers
+    /// dead tokens that could be back.
+    fn has_stake(&self) -> bool {
+        false
+    }
+
+    /// The store lost data, and the grace goes on for so long. Returns when every queue has heard of it;
+    /// nothing is answered before.
+    fn forgot(&self, grace: Duration) -> Later<()>;
 }

@@ -20,6 +20,9 @@ pub(crate) enum Step {
     Lock(Lock),
     /// The client writes a value of so many bytes and reads it.
     Big(usize),
+    /// The client turns the debugger of scripts on, says a few more things, and that is the last: from then on
+    /// replies are not counted.
+    Debug,
     /// The client sends this, and the server closes.
     Last(Vec<u8>),
 }
@@ -56,7 +59,7 @@ impl Case {
         let mut steps = Vec::new();
         for _ in 0..count {
             words::say(&mut random, &mut speaker, &mut steps);
-            if let Some(Step::Last(_)) = steps.last() {
+            if let Some(Step::Last(_) | Step::Debug) = steps.last() {
                 break;
             }
         }
@@ -79,6 +82,7 @@ impl fmt::Display for Case {
                     let bytes = bytes.escape_ascii();
                     writeln!(f, "        Step::Last(b\"{bytes}\".to_vec()),")?;
                 }
+                Step::Debug => writeln!(f, "        Step::Debug,")?,
                 Step::Lock(lock) => writeln!(f, "        Step::Lock({lock:?}),")?,
             }
         }

@@ -24,7 +24,18 @@ pub(crate) enum Lock {
     Cached(u32),
     /// After what replies nothing, and before what follows.
     InSilence(u32),
+    /// The client locks as the user that Redis sees (`ACL WHOAMI`).
+    Whose(u32),
 }
+
+/// What lockgate says where a `HELLO` failed that may have logged in before.
+const IN_DOUBT: &str = "-ERR which user this connection has is not known: a HELLO with AUTH or a RESET failed, \
+                        which may have changed it; AUTH again\r\n";
+
+const UNKNOWN: &[u8] = b"-ERR unknown command '";
+
+const NO_KEY: &str =
+    "-NOPERM this user has no permissions to access one of the keys used as arguments\r\n";
 
 impl Lock {
     /// What is sent.
@@ -75,11 +86,21 @@ impl Lock {
                 "CLIENT REPLY ON".to_owned(),
                 format!("GETDEL lk:{n}"),
             ]),
+            Self::Whose(n) => lines(&[
+                probe(n),
+                "ACL WHOAMI".to_owned(),
+                format!("LOCK @lk:{n} TOKEN tk-{n} PX 10000"),
+                format!("LOCK #lk:{n} TOKEN tk-{n} PX 10000"),
+            ]),
         }
     }
 
-    /// What is to come through lockgate, where `direct` came directly.
-    pub(crate) fn expected(self, direct: Vec<u8>) -> Vec<u8> {
+    /// What is to come through lockgate, where `direct` came directly. What was `heard` counts only where
+    /// lockgate said that it does not know the user.
+    pub(crate) fn expected(self, direct: Vec<u8>, heard: &[u8]) -> Vec<u8> {
+        if let Some(direct) = self.in_doubt(&direct, heard) {
+            return direct;
+        }
         let token = |n: u32| {
             let token = format!("tk-{n}");
             format!("${}\r\n{token}\r\n", token.len())
@@ -101,9 +122,79 @@ impl Lock {
                 replaced(direct, n, &[error], false)
             }
             Self::Cached(n) => replaced(direct, n, &[&token(n)], true),
+            Self::Whose(n) => {
+                let (token, whoami) = (token(n), whoami_at(&direct, n));
+                match whoami.and_then(|at| direct[at..].split(|byte| *byte == b'\r').nth(1)) {
+                    Some(b"\nweak") => replaced_at(direct, whoami, &[&token, NO_KEY]),
+                    Some(b"\ndefault") => replaced_at(direct, whoami, &[NO_KEY, &token]),
+                    _ => direct,
+                }
+            }
             Self::Skipped(_) | Self::InSilence(_) => direct,
         }
     }
+
+    /// Each lock command was answered that its user is not known, if the first was.
+    fn in_doubt(self, direct: &[u8], heard: &[u8]) -> Option<Vec<u8>> {
+        let (n, count) = match self {
+            Self::Released(n) => (n, 2),
+            Self::Granted(n) | Self::Placed(n) | Self::NotHeld(n) | Self::Nil(n) => (n, 1),
+            Self::WrongSyntax(n) | Self::WrongNumber(n) | Self::Cached(n) => (n, 1),
+            Self::Whose(n) => (n, 2),
+            Self::Skipped(_) | Self::InSilence(_) => return None,
+        };
+        let place = |bytes: &[u8]| match self {
+            Self::Cached(_) => {
+                let end = find(bytes, &probe_reply(n))?;
+                if find(&bytes[..end], format!("\ntk-{n}\r").as_bytes()).is_some() {
+                    return None;
+                }
+                // Its key is in the error, but not where the user is not known.
+                let error = [
+                    UNKNOWN,
+                    format!("LOCK', with args beginning with: 'lk:{n}' ").as_bytes(),
+                ]
+                .concat();
+                find(&bytes[..end], &error).or_else(|| find(&bytes[..end], IN_DOUBT.as_bytes()))
+            }
+            Self::Whose(_) => whoami_at(bytes, n).map(|at| line_end(bytes, line_end(bytes, at))),
+            _ => find(bytes, &probe_reply(n)).map(|at| at + probe_reply(n).len()),
+        };
+        let (at, heard_at) = (place(direct)?, place(heard)?);
+        if !direct[at..].starts_with(UNKNOWN) || !heard[heard_at..].starts_with(IN_DOUBT.as_bytes())
+        {
+            return None;
+        }
+        let mut end = at;
+        (0..count).for_each(|_| end = line_end(direct, end));
+        Some(
+            [
+                &direct[..at],
+                IN_DOUBT.repeat(count).as_bytes(),
+                &direct[end..],
+            ]
+            .concat(),
+        )
+    }
+}
+
+/// Where the reply to `ACL WHOAMI` behind the probe begins.
+fn whoami_at(bytes: &[u8], n: u32) -> Option<usize> {
+    let at = find(bytes, &probe_reply(n))? + probe_reply(n).len();
+    bytes[at..].starts_with(b"$").then_some(at)
+}
+
+/// Two errors behind a string that begins there are these replies.
+fn replaced_at(mut direct: Vec<u8>, string: Option<usize>, replies: &[&str; 2]) -> Vec<u8> {
+    let Some(string) = string else {
+        return direct;
+    };
+    let begin = line_end(&direct, line_end(&direct, string));
+    if direct[begin..].starts_with(UNKNOWN) {
+        let end = line_end(&direct, line_end(&direct, begin));
+        direct.splice(begin..end, replies.concat().bytes());
+    }
+    direct
 }
 
 fn probe_reply(n: u32) -> Vec<u8> {
@@ -134,7 +225,7 @@ fn replaced(mut direct: Vec<u8>, n: u32, replies: &[&str], probe_behind: bool) -
         return direct;
     }
     let begin = probe_at + probe.len();
-    if !direct[begin..].starts_with(b"-ERR unknown command '") {
+    if !direct[begin..].starts_with(UNKNOWN) {
         return direct;
     }
     let mut end = begin;

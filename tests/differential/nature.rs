@@ -109,7 +109,7 @@ fn lines_of_monitor(bytes: Vec<u8>) -> Vec<u8> {
         let text = is_monitors.then(|| find(line, b"] \"")).flatten();
         let text = text.map_or(line, |at| &line[at..]);
         let is_lockgates = is_monitors
-            && (find(text, b"\"lk:").is_some()
+            && (find(text, b"lk:").is_some()
                 || text.starts_with(b"] \"INFO\"")
                 || text == b"] \"PING\"\r\n");
         if !is_lockgates {

@@ -73,3 +73,46 @@ fn a_transaction_that_subscribes_and_is_silent() {
         ],
     );
 }
+
+/// Within EXEC a list that reads like a confirmation is a list, whatever the protocol has become.
+#[test]
+fn a_transaction_with_a_list_like_a_confirmation() {
+    same(
+        0,
+        &[
+            send(b"HELLO 3\r\nSSUBSCRIBE a b\r\nMULTI\r\nHELLO 2\r\n"),
+            send(
+                b"EVAL \"return {'sunsubscribe','a',0}\" 0\r\nAUTH weak wrong\r\nEXEC\r\nPING\r\n",
+            ),
+            send(b"SUNSUBSCRIBE\r\n"),
+            Step::Lock(Lock::Whose(1)),
+        ],
+    );
+}
+
+/// A `HELLO` that is refused may have logged in before.
+#[test]
+fn a_hello_that_fails_behind_its_login() {
+    same(
+        0,
+        &[
+            send(b"HELLO 3 SETNAME a AUTH weak weak bogus\r\n"),
+            Step::Lock(Lock::Whose(1)),
+            send(b"MULTI\r\nHELLO 2 AUTH weak weak\r\nEXEC\r\n"),
+            Step::Lock(Lock::Whose(2)),
+        ],
+    );
+}
+
+/// With the debugger on, nothing is counted.
+#[test]
+fn a_debugger() {
+    same(0, &[Step::Debug]);
+    same(
+        0,
+        &[
+            send(b"MULTI\r\nSCRIPT DEBUG YES\r\nEXEC\r\n"),
+            Step::Lock(Lock::Whose(1)),
+        ],
+    );
+}

@@ -43,7 +43,8 @@ impl Speaker {
     fn lock(&mut self, random: &mut Random) -> Lock {
         self.locks += 1;
         let n = self.locks;
-        match random.below(10) {
+        match random.below(13) {
+            10.. => Lock::Whose(n),
             0 => Lock::Granted(n),
             1 => Lock::Released(n),
             2 | 3 => Lock::Placed(n),
@@ -230,12 +231,36 @@ const SCRIPTS: &[&str] = &[
     "nonsense",
 ];
 
+/// In transactions, too, these are no confirmations, though they read like them.
+const CONFIRMATIONS: &[&str] = &[
+    "return {'subscribe', 'a', 1}",
+    "return {'unsubscribe', 'a', 0}",
+    "return {'sunsubscribe', 'a', 0}",
+    "return {'ssubscribe', 'a', 2}",
+    "return {'server', 'redis'}",
+    "return {'pong', 'x'}",
+];
+
 const LOOKALIKES: &[&str] = &[
     "return redis.call('publish', 'a', 'from a script')",
     "return {'message', 'a', 'not one'}",
-    "return {'subscribe', 'a', 1}",
     "return {'pmessage', 'a*', 'a', 'not one'}",
-    "return {'pong', 'x'}",
+];
+
+const FUNCTIONS: &[&[&str]] = &[
+    &[
+        "FUNCTION",
+        "LOAD",
+        "REPLACE",
+        "#!lua name=lib\nredis.register_function('f', function() return {'sunsubscribe', 'a', 0} end)",
+    ],
+    &["FUNCTION", "LOAD", "#!lua name=lib\nlocal '"],
+    &["FUNCTION", "LOAD", "nonsense"],
+    &["FUNCTION", "LOAD"],
+    &["FCALL", "f", "0"],
+    &["FUNCTION", "DELETE", "lib"],
+    &["SCRIPT", "LOAD", "return 1"],
+    &["SCRIPT", "EXISTS", "x"],
 ];
 
 const SUBSCRIPTIONS: &[&str] = &[
@@ -282,6 +307,10 @@ const SESSION: &[&str] = &[
     "HELLO 2 AUTH weak wrong",
     "HELLO 3 SETNAME me AUTH default any",
     "HELLO 3 SETNAME a SETNAME b",
+    "HELLO 3 SETNAME a AUTH weak weak",
+    "HELLO 3 SETNAME a AUTH weak weak bogus",
+    "HELLO 2 AUTH weak weak AUTH default any SETNAME",
+    "HELLO 3 AUTH weak weak AUTH weak wrong",
     "HELLO 3 NOPE",
     "SELECT 1",
     "SELECT 3",
@@ -313,6 +342,12 @@ const TRANSACTIONS: &[&str] = &[
     "WATCH s",
     "WATCH s n",
     "SET s w",
+    "HELLO 2",
+    "HELLO 3",
+    "HELLO 3 AUTH weak weak",
+    "AUTH weak wrong",
+    "AUTH weak weak",
+    "AUTH default any",
 ];
 
 const TRACKING: &[&str] = &[
@@ -446,6 +481,7 @@ pub(crate) fn say(random: &mut Random, speaker: &mut Speaker, steps: &mut Vec<St
         return steps.push(match random.below(4) {
             0 if !speaker.said_big => Step::Last(random.one_of(WRONG).as_bytes().to_vec()),
             1 if !speaker.said_big => Step::Last(b"QUIT\r\nPING\r\n".to_vec()),
+            _ if speaker.with_monitor && random.percent(50) => Step::Debug,
             _ if speaker.with_monitor => send("MONITOR\r\n"),
             _ => spoken(random, &["RESET"]),
         });
@@ -493,10 +529,11 @@ fn sloppy(arguments: &[&str]) -> Vec<u8> {
 }
 
 fn script(random: &mut Random, speaker: &mut Speaker, steps: &mut Vec<Step>) {
-    let scripts = if speaker.lookalikes && random.percent(50) {
-        LOOKALIKES
-    } else {
-        SCRIPTS
+    let scripts = match random.below(4) {
+        0 => return steps.push(send(frame(random.one_of(FUNCTIONS)))),
+        1 => CONFIRMATIONS,
+        2 if speaker.lookalikes => LOOKALIKES,
+        _ => SCRIPTS,
     };
     steps.push(send(frame(&["EVAL", random.one_of(scripts), "0"])));
 }

@@ -7,17 +7,21 @@
 //! | `1 gone a`, `1 stop a`, `1 undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
 //! | `1 closed a`, `1 closed a here` | the connection of a `SESSION` ended: by the client, or by the gate |
 //! | `1 unlock a late 5` | it was asked for 5 ms ago |
-//! | `forgot b c` | the store lost data; b and c were released here |
-//! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
+//! | `forgot`, `forgot dead` | the store lost data; the driver remembers dead tokens of the lock |
+//! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown`, `no link` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
+//! | `held b 50 dead`, `held b 50 dead 7` | … and the driver knows b to be dead, up to the deadline 7 |
+//! | `held b 50 grace 9` | … within the grace, of which 9 ms are left |
 //! | `push`, `push 2`, `deaf` | the store's connection 1, or 2, tells of a change, or breaks |
+//! | `linked 2` | the store has a connection for user 2 again |
 //! | `after 5` | 5 ms later, with all timers on the way |
 //! | `within` | no event: for how many milliseconds the latest question may wait for a connection |
 
 use std::collections::HashMap;
 
 use lockgate::lock::{
-    Action, Answer, Deadline, Event, Fence, Happening, LinkId, LockRequest, Outcome, Question,
-    QuestionId, Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait, WriteBack,
+    Action, Answer, Burial, Dead, Deadline, Event, Fence, Happening, LinkId, LockRequest, Mark,
+    Outcome, Question, QuestionId, Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait,
+    WriteBack,
 };
 
 pub(crate) const SETTINGS: Settings = Settings {
@@ -31,6 +35,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     answer_within_ms: 2_000,
     write_back: WriteBack::All,
     max_waiters: 4,
+    min_session_ms: 1,
 };
 
 /// A lease that is asked for where none is said, in milliseconds.
@@ -49,6 +54,8 @@ pub(crate) struct Desk {
     pub(crate) link: u64,
     /// How grants came about, and what shows in no reply.
     pub(crate) counted: Vec<String>,
+    /// Tokens that do not hold the lock any more.
+    pub(crate) died: Vec<String>,
 }
 
 /// Each event, and what is to come of it.
@@ -75,6 +82,7 @@ impl Desk {
             granted: HashMap::new(),
             link: 1,
             counted: Vec::new(),
+            died: Vec::new(),
         }
     }
 
@@ -139,8 +147,14 @@ impl Desk {
                     since: self.granted.get(&request).copied().unwrap_or_default(),
                 }
             }
-            ["forgot", ref released @ ..] => Event::Forgot {
-                released: released.iter().map(|name| token_of(name)).collect(),
+            ["linked", user] => Event::Linked {
+                user: UserId(user.parse().unwrap()),
+            },
+            ["forgot", ref dead @ ..] => Event::Forgot {
+                dead: (!dead.is_empty()).then(|| Burial {
+                    user,
+                    until: self.now.plus_millis(LEASE_MS),
+                }),
             },
             [number, "closed", token, ref how @ ..] => Event::SessionClosed {
                 request: RequestId(number.parse().unwrap()),
@@ -217,6 +231,9 @@ impl Desk {
     }
 
     fn answer(&mut self, words: &[&str]) -> Event {
+        let grace = words.iter().position(|word| *word == "grace");
+        let grace_ms = grace.map(|at| words[at + 1].parse().unwrap());
+        let words = &words[..grace.unwrap_or(words.len())];
         let text = |words: &[&str]| words.join(" ").into_bytes().into();
         let polled = words.last() == Some(&"polled");
         let fence = |more: &[&str]| match more {
@@ -249,15 +266,28 @@ impl Desk {
             ["refused", ..] => Outcome::Refused(text(&words[1..])),
             ["free"] => Outcome::Free,
             ["unknown"] => Outcome::Unknown,
+            ["no", "link"] => Outcome::NoLink,
             _ => panic!("{words:?}"),
         };
         // A release that freed the lock did not read it again.
         let told = matches!(outcome, Outcome::Granted { .. } | Outcome::Held { .. });
+        let dead = words.iter().position(|word| *word == "dead");
+        let dead = dead.map(|at| Dead {
+            user: user_of(words),
+            not_after: words
+                .get(at + 1)
+                .and_then(|at| Some(Deadline(at.parse().ok()?))),
+        });
         let armed = (told && !polled).then_some(LinkId(self.link));
         let question = self.asked.take().expect("a question is on its way");
         Event::Answered {
             question,
-            answer: Answer { outcome, armed },
+            answer: Answer {
+                outcome,
+                armed,
+                grace_ms,
+            },
+            dead,
         }
     }
 
@@ -292,8 +322,18 @@ impl Desk {
             Action::SessionOver { request, lost } => {
                 format!("{} {}", request.0, if *lost { "lost" } else { "over" })
             }
-            // Every release and handover that was done says it; the driver remembers.
-            Action::Released { .. } => String::new(),
+            Action::Died {
+                token,
+                dead,
+                before_loss,
+                ..
+            } => {
+                let up_to = dead.not_after;
+                let up_to = up_to.map_or(String::new(), |at| format!(" up to {}", at.0));
+                let before = if *before_loss { " before the loss" } else { "" };
+                self.died.push(format!("{}{up_to}{before}", name_of(token)));
+                String::new()
+            }
         }
     }
 }
@@ -369,24 +409,26 @@ fn told_question(question: &Question) -> String {
             token,
             lease_ms,
             expects,
+            mark,
             ..
-        } => format!("extend {} {lease_ms}{}", name_of(token), only(expects)),
+        } => {
+            let found = if *mark == Mark::Found { " found" } else { "" };
+            format!(
+                "extend {} {lease_ms}{}{found}",
+                name_of(token),
+                only(expects)
+            )
+        }
         Question::Check { user: UserId(0) } => "check".to_owned(),
         Question::Check { user } => format!("check as {}", user.0),
         Question::Restore {
-            token,
-            lease_ms,
-            fence,
-            over,
-            ..
+            token, lease_ms, ..
+        } => format!("restore {} {lease_ms}", name_of(token)),
+        Question::Bury {
+            token, not_after, ..
         } => {
-            let fence = fence.map_or(String::new(), |fence| format!(" fence {fence}"));
-            let over: Vec<String> = over.iter().map(name_of).collect();
-            let over = match over.is_empty() {
-                true => String::new(),
-                false => format!(" over {}", over.join(" ")),
-            };
-            format!("restore {} {lease_ms}{fence}{over}", name_of(token))
+            let up_to = not_after.map_or(String::new(), |at| format!(" up to {}", at.0));
+            format!("bury {}{up_to}", name_of(token))
         }
     }
 }

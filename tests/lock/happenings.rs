@@ -42,7 +42,7 @@ fn a_lock_is_handed_over() {
 fn who_waits_until_the_lock_is_found_free_has_waited() {
     counted(&[
         ("1 lock a", &[]),
-        ("held x 50", &[]),
+        ("held x 50", &["InVain { on_push: false }"]),
         ("after 51", &[]),
         ("granted 1", &["1 Waited"]),
     ]);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests
 
 mod desk;
+mod errands;
 mod happenings;
 mod leases;
 mod nobody;

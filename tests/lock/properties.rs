@@ -9,7 +9,7 @@ use crate::desk::{Desk, SETTINGS};
 
 /// One event; those that answer a question happen only while one is on its way.
 fn events() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
-    prop::collection::vec((0..30_u8, 0..4_u8, 0..4_u8), 1..60)
+    prop::collection::vec((0..32_u8, 0..4_u8, 0..4_u8), 1..60)
 }
 
 proptest! {
@@ -61,7 +61,10 @@ proptest! {
                 (24, _) => lock(" named session"),
                 (25, _) => lock(" fence session px 20"),
                 (26, _) => lock(" named fence"),
-                (27, _) => (format!("forgot {second}"), None),
+                (27, _) if one % 2 == 0 => ("forgot".to_owned(), None),
+                (27, _) => ("forgot dead".to_owned(), None),
+                (30, _) if asked => (format!("held {token} 9 grace 9"), None),
+                (31, _) if asked => (format!("held {token} 9 dead {deadline}"), None),
                 (28 | 29, _) if !bound.is_empty() => {
                     let (id, token) = bound.iter().nth(usize::from(one) % bound.len()).unwrap();
                     let how = if what == 28 { "" } else { " here" };
@@ -72,10 +75,10 @@ proptest! {
             if let Some(waits) = new {
                 waiting.insert(number, (token, waits));
             }
-            let answers = (14..24).contains(&what);
+            let answers = (14..24).contains(&what) || what >= 30;
             let done = desk.happen(&line);
             asked = (asked && !answers) || done.split("; ").any(|act| {
-                ["ask", "hand", "release", "extend", "check", "restore"].contains(&act.split(' ').next().unwrap())
+                ["ask", "hand", "release", "extend", "check", "restore", "bury"].contains(&act.split(' ').next().unwrap())
             });
             for act in done.split("; ") {
                 if let Some(request) = act.split(' ').next().and_then(|word| word.parse::<usize>().ok()) {

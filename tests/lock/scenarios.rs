@@ -3,7 +3,7 @@
 
 use lockgate::lock::Settings;
 
-use crate::desk::{SETTINGS, scenario, scenario_with};
+use crate::desk::{Desk, SETTINGS, scenario, scenario_with};
 
 #[test]
 fn a_free_lock_costs_one_question_and_its_release_another() {
@@ -611,4 +611,67 @@ fn what_was_asked_for_a_while_ago_has_the_rest_of_its_time() {
         ("unknown", "extend b 50"),
         ("within", "1500"),
     ]);
+}
+
+/// Where other gates want the lock, a turn is those who waited when it began.
+#[test]
+fn a_turn_is_those_who_waited_when_it_began_where_the_lock_was_held_elsewhere() {
+    let settings = Settings {
+        max_handoffs: 64,
+        ..SETTINGS
+    };
+    let mut desk = Desk::new(settings);
+    for (event, done) in [
+        ("1 lock a", "ask a"),
+        ("held x 20000", ""),
+        ("2 lock b", ""),
+        ("push", "ask a"),
+        ("granted 7", "1 granted a"),
+        ("3 lock c", ""),
+        ("4 unlock a", "hand a to b"),
+        ("granted 8", "4 Done; 2 granted b"),
+        ("5 unlock b", "release b"),
+        ("free", "5 Done; ask c"),
+        ("granted 9", "3 granted c"),
+    ] {
+        assert_eq!(desk.happen(event), done, "{event}");
+    }
+    // Until the pauses after several turns went unused.
+    let mut turns = 1;
+    let mut holder = "c".to_owned();
+    loop {
+        let next = format!("t{turns}");
+        desk.happen(&format!("{} lock {next}", 100 + turns));
+        let done = desk.happen(&format!("{} unlock {holder}", 200 + turns));
+        if done.starts_with("hand") {
+            break;
+        }
+        turns += 1;
+        desk.happen("free");
+        desk.happen("granted 9");
+        holder = next;
+    }
+    assert_eq!(turns, 4);
+}
+
+/// The store forgets what it tracks when its table is full.
+#[test]
+fn a_push_about_a_lock_that_did_not_change_is_counted() {
+    let mut desk = Desk::new(SETTINGS);
+    for (event, done) in [
+        ("1 lock a", "ask a"),
+        ("held x 20000", ""),
+        ("after 100", ""),
+        ("push", "ask a"),
+        ("held x 19900", ""),
+        // It was extended.
+        ("push", ""),
+        ("after 20", "ask a"),
+        ("held x 20000", ""),
+    ] {
+        assert_eq!(desk.happen(event), done, "{event}");
+    }
+    let counted = |what: &str| desk.counted.iter().filter(|it| *it == what).count();
+    assert_eq!(counted("ToldOfNothing"), 1);
+    assert_eq!(counted("InVain { on_push: true }"), 2);
 }

@@ -93,14 +93,14 @@ fn who_does_not_give_the_password_gets_nothing() {
         assert_eq!(client.read_reply().error(), NOAUTH);
         // As long as Redis lets it be.
         let long = "x".repeat(16 * 1024);
-        for command in [&["SET", "a", &long][..], &[&long, "a"], &["LOCK", &long]] {
+        for command in [&["APPEND", "a", &long][..], &[&long, "a"], &["LOCK", &long]] {
             assert_eq!(client.call(command).error(), NOAUTH);
         }
         assert!(client.call(&["AUTH", &long]).error().starts_with("ERR "));
         is_barred(&mut client);
         if let Some(redis) = redis {
             let log = redis_sees(redis);
-            assert!(!log.contains("cmdstat_set:"), "nothing passed: {log}");
+            assert!(!log.contains("cmdstat_append:"), "nothing passed: {log}");
         }
         assert_eq!(client.say("QUIT"), "OK");
         client.is_closed_by_the_server();
@@ -381,4 +381,52 @@ fn who_is_not_in_costs_no_memory() {
     }
     assert_eq!(clients[0].call(&["AUTH", "open sesame"]), "OK");
     assert_ne!(clients[0].say("LOCK k"), Value::Nil);
+}
+
+/// Lines of Redis's inline form may be 64 KiB long. What is in one is known before anything of it passes.
+#[test]
+fn a_long_line_logs_in_nowhere_but_here() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[
+        "--user", "gate", "on", ">secret", "~lock:*", "&*", "+@all", "--user", "default", "on",
+        "nopass", "~*", "&*", "+@all",
+    ]);
+    let mut direct = redis.client();
+    assert_eq!(direct.say("SET private treasure"), "OK");
+    let url = format!("redis://gate:secret@{}", redis.address());
+    let environment = [&SHORT_GRACE[..], &[PASSWORD]].concat();
+    let gate = Lockgate::start_with(&["--upstream", &url], &environment);
+    let spaces = " ".repeat(17_000);
+    let long = "x".repeat(17_000);
+    for (begin, rest) in [
+        (format!("AUTH default x{spaces}"), "".to_owned()),
+        (spaces.clone(), "AUTH default x".to_owned()),
+        (format!("{spaces}{spaces}RESET"), spaces.clone()),
+        (format!("HELLO{spaces}"), "3 AUTH default x".to_owned()),
+        ("RESET".to_owned(), spaces.clone()),
+        (
+            format!("*3\r\n$4\r\nAUTH\r\n$7\r\ndefault\r\n$17000\r\n{long}"),
+            String::new(),
+        ),
+        (format!("*1\r\n$17000\r\n{long}"), String::new()),
+    ] {
+        let mut client = let_in(&gate);
+        assert!(client.say("ACL WHOAMI") == "gate");
+        client.write_raw(begin.as_bytes());
+        // What is to be passed on is with Redis then.
+        assert_eq!(let_in(&gate).say("PING"), "PONG");
+        client.write_raw(rest.as_bytes());
+        client.write_raw(b"\r\n");
+        client.send(&["GET", "private"]);
+        let mut heard = Vec::new();
+        client.finish_sending();
+        let _ = client.writer().read_to_end(&mut heard);
+        let heard = heard.escape_ascii().to_string();
+        assert!(!heard.contains("treasure"), "{}: {heard}", &begin[..20]);
+        assert!(heard.contains("-NO"), "{}: {heard}", &begin[..20]);
+    }
+    // Others pass.
+    let mut client = let_in(&gate);
+    client.write_raw(format!("ECHO {long}\r\n").as_bytes());
+    assert_eq!(client.read_reply(), long.as_str());
 }

@@ -9,7 +9,9 @@ use std::{
     thread,
 };
 
-use crate::support::{Lockgate, Machine, Proxy, RedisServer, SOON, Value, frame, report};
+use crate::support::{
+    Lockgate, Machine, Place, Proxy, RedisServer, SHORT_GRACE, SOON, Value, frame, report,
+};
 
 mod replies;
 
@@ -439,7 +441,15 @@ fn what_is_kept_of_a_request_is_bounded() {
 #[test]
 fn many_requests_at_once_cost_bounded_memory() {
     const REQUESTS: usize = 5_000;
-    let place = place();
+    let machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let environment = [
+        &SHORT_GRACE[..],
+        &[("LOCKGATE_LIMITS_KEPT_REPLY_BYTES", "0")],
+    ]
+    .concat();
+    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &environment);
+    let place = Place::of(Some(redis), gate, machine);
     let request = frame(&[&["COMMAND", "DOCS"], &OURS[..]].concat());
     let mut client = place.client();
     let mut writer = client.writer();

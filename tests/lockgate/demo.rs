@@ -135,7 +135,7 @@ fn is_empty(directory: &Path) -> bool {
 #[test]
 fn its_commands_are_those_that_redis_executed_and_it_leaves_no_key() {
     let _machine = Machine::shared();
-    let redis = RedisServer::start(&[]);
+    let redis = RedisServer::start_unused(&[]);
     let mut client = redis.client();
     assert_eq!(client.say("SET mine 1"), "OK");
     let mut monitor = Monitor::start(&redis);
@@ -202,7 +202,7 @@ fn without_an_upstream_it_starts_a_redis_and_ends_it() {
 #[test]
 fn told_to_end_it_leaves_no_key() {
     let _machine = Machine::shared();
-    let redis = RedisServer::start(&[]);
+    let redis = RedisServer::start_unused(&[]);
     let mut client = redis.client();
     let directory = tempfile::tempdir().unwrap();
     let upstream = redis.url();
@@ -232,7 +232,7 @@ fn told_to_end_it_leaves_no_key() {
 #[test]
 fn a_redis_that_hangs_does_not_keep_it_and_it_says_what_it_could_not_remove() {
     let _machine = Machine::shared();
-    let redis = RedisServer::start(&[]);
+    let redis = RedisServer::start_unused(&[]);
     let directory = tempfile::tempdir().unwrap();
     let upstream = redis.url();
     let arguments = [&["--upstream", &upstream], &LONG[..]].concat();

@@ -9,6 +9,9 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+#[allow(dead_code, reason = "the simulator uses all of it")]
+#[path = "../lock/simulator/random.rs"]
+mod random;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -30,6 +33,7 @@ mod names;
 mod nonsense;
 mod order;
 mod parity;
+mod pipelines;
 mod program;
 mod protected;
 mod proxy;

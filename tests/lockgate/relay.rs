@@ -436,6 +436,7 @@ fn what_lockgate_says_itself_does_not_come_in_the_middle_of_a_message() {
     let proxy = Proxy::before(redis.address());
     let mut settings = SHORT_GRACE.to_vec();
     settings.push(("LOCKGATE_UPSTREAM_TIMEOUT", "1s"));
+    settings.push(("LOCKGATE_WRITE_BACK_GRACE", "1800ms"));
     let gate = Lockgate::start_with(&["--upstream", &proxy.url()], &settings);
     let mut direct = redis.client();
     let message = "x".repeat(16 << 20);
@@ -501,4 +502,83 @@ fn what_stands_behind_an_error_in_the_middle_of_a_command_is_no_command() {
     }
     assert!(client.say("TRYLOCK k").is_nil());
     assert_eq!(owner.say("UNLOCK k t"), 1);
+}
+
+/// Redis runs lines of up to 64 KiB, and lockgate knows what they say.
+#[test]
+fn long_lines_are_answered_as_by_redis() {
+    let place = Place::with_redis(Machine::shared());
+    let (spaces, long) = (" ".repeat(17_000), "x".repeat(17_000));
+    let lines = [
+        format!("CLIENT REPLY SKIP{spaces}"),
+        format!("{spaces}client reply skip"),
+        format!("CLIENT{spaces}REPLY{spaces}SKIP"),
+        format!("CLIENT REPLY OFF{spaces}"),
+        format!("CLIENT REPLY SKIP\r\nECHO {long}"),
+        format!("CLIENT REPLY SKIP\r\n{spaces}"),
+        format!("CLIENT REPLY ON {long}"),
+        format!("CLIENT REPLY {long}"),
+        format!("CLIENT SETNAME {long}"),
+        format!("SCRIPT DEBUG {long}"),
+        format!("{spaces}SELECT 1"),
+        format!("AUTH default {long}"),
+        format!("ECHO \"{long}"),
+        format!("ECHO {}", "x".repeat(60_000)),
+    ];
+    for line in lines {
+        let said = [place.redis().client(), place.client()].map(|mut client| {
+            // It may have closed by then.
+            let _ = client.try_write(format!("{line}\r\nPING\r\n").as_bytes());
+            let _ = client.try_write(b"RESET\r\nECHO end\r\nQUIT\r\n");
+            let mut replies = Vec::new();
+            while let Ok(reply) = client.try_read() {
+                replies.push(format!("{reply:?}"));
+            }
+            replies
+        });
+        let [direct, through] = said;
+        let (begin, end) = (line.trim_start(), line.len());
+        let begin = &begin[..begin.len().min(30)];
+        assert!(!direct.is_empty());
+        assert_eq!(through, direct, "{begin}, {end} bytes");
+    }
+    // Redis refuses a longer one where its end is not there yet.
+    for line in [format!("ECHO {}", "x".repeat(70_000)), " ".repeat(70_000)] {
+        let mut client = place.client();
+        let _ = client.try_write(line.as_bytes());
+        let error = "ERR Protocol error: too big inline request";
+        assert_eq!(client.read_reply().error(), error);
+        client.is_closed_by_the_server();
+    }
+}
+
+/// Of an argument Redis looks at what stands before a NUL, so `CLIENT REPLY SKIP` may be as long as it likes.
+#[test]
+fn a_client_reply_of_any_length_is_obeyed_or_refused_and_nothing_hangs() {
+    let place = Place::with_redis(Machine::shared());
+    let long = "x".repeat(17_000);
+    for (command, is_refused) in [
+        (["CLIENT", "REPLY", "skip\0"], false),
+        (["CLIENT", "REPLY", "nonsense"], true),
+        (["SCRIPT", "DEBUG", "nonsense"], true),
+    ] {
+        let frame = frame(&[command[0], command[1], &format!("{}{long}", command[2])]);
+        for pieces in [1, 2, 17] {
+            let mut client = place.client();
+            assert_eq!(client.say("PING"), "PONG");
+            for piece in frame.chunks(frame.len().div_ceil(pieces)) {
+                client.write_raw(piece);
+                // By then it has been read.
+                assert_eq!(place.client().say("PING"), "PONG");
+            }
+            if is_refused {
+                assert!(client.read_reply().error().starts_with("ERR "));
+            } else {
+                client.send(&["ECHO", "skipped"]);
+            }
+            assert_eq!(client.say("PING"), "PONG");
+            assert_eq!(client.say("LOCK k TOKEN t"), "t");
+            assert_eq!(client.say("UNLOCK k t"), 1);
+        }
+    }
 }

@@ -6,8 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::{
-    Client, Lockgate, Machine, RedisServer, SHORT_GRACE, eventually, run_to_its_end,
+use crate::{
+    pipelines::{is_answered, values_around_all},
+    support::{Client, Lockgate, Machine, RedisServer, SHORT_GRACE, eventually, run_to_its_end},
 };
 
 /// A directory for sockets, whose paths may not be long.
@@ -34,6 +35,19 @@ fn gate_at(listen: &str, path: &Path, environment: &[(&str, &str)]) -> Lockgate 
         &[("LOCKGATE_UNIXSOCKET", path.to_str().unwrap())],
     ];
     Lockgate::start_at(listen, &[], &environment.concat())
+}
+
+/// Written whole before anything is read, with lock commands in its middle.
+#[test]
+fn a_pipeline_of_forty_thousand_commands_is_answered() {
+    let _machine = Machine::shared();
+    let directory = directory();
+    let (front, behind) = (socket(&directory, "gate"), socket(&directory, "redis"));
+    let _redis = redis_at(&behind, &[]);
+    let url = format!("unix://{}", behind.display());
+    let upstream = [&SHORT_GRACE[..], &[("LOCKGATE_UPSTREAM", url.as_str())]].concat();
+    let _gate = gate_at("127.0.0.1:0", &front, &upstream);
+    is_answered(&mut client(&front), &values_around_all());
 }
 
 #[test]
@@ -177,5 +191,5 @@ fn while_redis_hangs_who_asks_or_connects_waits() {
     assert_eq!(owner.read_reply(), "t");
     assert_eq!(owner.say("UNLOCK k t"), 1);
     assert_eq!(owner.say("UNLOCK first t"), 1);
-    assert_eq!(redis.client().say("DBSIZE"), 0);
+    assert_eq!(redis.client().say("DBSIZE"), 1, "the mark of the grace");
 }

@@ -59,7 +59,7 @@ export async function startRedis(port) {
 export async function startGate(port, redisPort, adminPort) {
   const gate = start(LOCKGATE, ["--listen", `127.0.0.1:${port}`, "--upstream", `redis://127.0.0.1:${redisPort}`,
     "--admin", `127.0.0.1:${adminPort}`], {
-    LOCKGATE_UPSTREAM_CONNECT_TIMEOUT: "300ms", LOCKGATE_WRITE_BACK_GRACE: "551ms", LOCKGATE_UPSTREAM_TIMEOUT: "1s",
+    LOCKGATE_UPSTREAM_CONNECT_TIMEOUT: "300ms", LOCKGATE_WRITE_BACK_GRACE: "2500ms", LOCKGATE_UPSTREAM_TIMEOUT: "1s",
   });
   await eventually(`lockgate listens: ${gate.log}`, () => gate.log.includes("listening on"));
   return gate;

@@ -4,15 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lockgate::{
+    clock,
     identity::{Credentials, User, Users},
-    lock::{Answer, Deadline, Fence, LinkId, Outcome, Question, Token, UserId},
+    lock::{Answer, Deadline, Fence, LinkId, Mark, Outcome, Question, Token, UserId},
     store::{
         Later, Listener, LockName, Look, Store,
         embedded::EmbeddedStore,
         redis::{RedisSettings, RedisStore},
     },
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::redis::Server;
 
@@ -34,7 +35,7 @@ pub(crate) enum Told {
     Forgot,
 }
 
-struct Recorder(mpsc::UnboundedSender<Told>);
+struct Recorder(mpsc::UnboundedSender<Told>, Arc<Notify>);
 
 impl Listener for Recorder {
     fn changed(&self, link: LinkId, name: &LockName) {
@@ -45,7 +46,11 @@ impl Listener for Recorder {
         let _ = self.0.send(Told::Deaf(link));
     }
 
-    fn forgot(&self) -> Later<()> {
+    fn linked(&self, _: UserId, _: u32) {
+        self.1.notify_waiters();
+    }
+
+    fn forgot(&self, _: Duration) -> Later<()> {
         let _ = self.0.send(Told::Forgot);
         Box::pin(std::future::ready(()))
     }
@@ -58,7 +63,7 @@ impl Listener for NobodyListens {
 
     fn deaf(&self, _: LinkId) {}
 
-    fn forgot(&self) -> Later<()> {
+    fn forgot(&self, _: Duration) -> Later<()> {
         Box::pin(std::future::ready(()))
     }
 }
@@ -69,18 +74,22 @@ pub(crate) struct Bed {
     pub(crate) user: Arc<User>,
     pub(crate) users: Arc<Users>,
     told: mpsc::UnboundedReceiver<Told>,
+    /// The store has a connection again.
+    linked: Arc<Notify>,
     pub(crate) server: Option<Server>,
 }
 
 impl Bed {
     fn new(store: impl Store, users: Arc<Users>, server: Option<Server>) -> Self {
         let (sender, told) = mpsc::unbounded_channel();
-        store.listen(Arc::new(Recorder(sender)));
+        let linked = Arc::<Notify>::default();
+        store.listen(Arc::new(Recorder(sender, Arc::clone(&linked))));
         Self {
             store: Arc::new(store),
             user: users.anonymous(),
             users,
             told,
+            linked,
             server,
         }
     }
@@ -114,7 +123,7 @@ impl Bed {
     /// From now on it asks as this user, whom Redis accepted by this password.
     pub(crate) fn becomes(&mut self, name: &str, password: &str) {
         let credentials = Credentials::new(name.as_bytes(), password.as_bytes()).unwrap();
-        self.user = self.users.accepted(&credentials);
+        self.user = self.users.verified(&credentials, clock::now());
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
@@ -140,11 +149,33 @@ impl Bed {
         name: &LockName,
         question: Question,
     ) -> tokio::task::JoinHandle<Answer> {
-        tokio::spawn(self.store.ask(name, &question, WITHIN))
+        tokio::spawn(self.ask_until_sent(name.clone(), question))
     }
 
     pub(crate) async fn put(&self, name: &LockName, question: Question) -> Answer {
-        self.put_within(name, question, WITHIN).await
+        let answer = self.ask_until_sent(name.clone(), question);
+        tokio::time::timeout(PATIENCE, answer)
+            .await
+            .expect("the store answers")
+    }
+
+    /// As a queue does: what was not sent for want of a connection is asked again when there is one.
+    fn ask_until_sent(
+        &self,
+        name: LockName,
+        question: Question,
+    ) -> impl Future<Output = Answer> + use<> {
+        let (store, linked) = (Arc::clone(&self.store), Arc::clone(&self.linked));
+        async move {
+            loop {
+                let is_linked = linked.notified();
+                let answer = store.ask(&name, &question, WITHIN).await;
+                if answer.outcome != Outcome::NoLink {
+                    return answer;
+                }
+                let _ = tokio::time::timeout(WITHIN, is_linked).await;
+            }
+        }
     }
 
     pub(crate) async fn put_within(
@@ -248,6 +279,7 @@ impl Bed {
                 token: token(holder),
                 lease_ms,
                 expects: None,
+                mark: Mark::None,
             },
         )
         .await

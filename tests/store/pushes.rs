@@ -1,7 +1,7 @@
 //! What Redis tells of changes that somebody else made.
 
 use lockgate::{
-    lock::{Answer, LinkId, Outcome, Question, UserId},
+    lock::{Answer, LinkId, Mark, Outcome, Question, UserId},
     store::redis::RedisSettings,
 };
 
@@ -57,6 +57,7 @@ async fn a_lock_that_this_store_granted_and_somebody_else_changes_is_told() {
         token: token("mine"),
         lease_ms: LONG,
         expects: None,
+        mark: Mark::None,
     };
     let hand_over = Question::HandOver {
         user: UserId(0),

@@ -17,7 +17,7 @@ use crate::{
 fn refused(answer: &Answer) -> &str {
     assert_eq!(answer.armed, None);
     match &answer.outcome {
-        Outcome::Refused(text) => std::str::from_utf8(text).unwrap(),
+        Outcome::Refused(text) | Outcome::WrongType(text) => std::str::from_utf8(text).unwrap(),
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -45,7 +45,7 @@ async fn a_key_that_is_no_string_is_refused_in_the_words_of_redis() {
     assert_eq!(refused(&bed.extend(&name, "me", LONG).await), WRONG_TYPE);
     assert_eq!(
         bed.release(&name, "me").await,
-        Outcome::Refused(WRONG_TYPE.into())
+        Outcome::WrongType(WRONG_TYPE.into())
     );
     assert_eq!(other.say::<String>("LPOP list").await, "x");
 }
@@ -464,4 +464,43 @@ async fn an_older_server_knows_deadlines_too() {
         bed.told().await,
         Told::Changed(answer.armed.unwrap(), lock("a"))
     );
+}
+
+/// Writes are refused until a replica is back, or the disk takes a snapshot.
+#[tokio::test]
+async fn a_server_that_takes_no_writes_for_now_is_asked_later() {
+    let server = Server::start_with(&["--enable-protected-configs", "yes"]);
+    let mut other = server.client().await;
+    let bed = Bed::at(server.settings());
+    bed.hold(&lock("held"), "me").await;
+    let () = other.say("CONFIG SET min-replicas-to-write 1").await;
+    assert!(is_not_now(&bed, "NOREPLICAS").await);
+    let () = other.say("CONFIG SET min-replicas-to-write 0").await;
+    let save: &[&[u8]] = &[b"SET", b"save", b"900 1"];
+    let () = other.say_bytes("CONFIG", save).await;
+    let () = other.say("CONFIG SET dir /proc").await;
+    let _: String = other.say("BGSAVE").await;
+    while !other
+        .say::<String>("INFO persistence")
+        .await
+        .contains("rdb_last_bgsave_status:err")
+    {
+        tokio::task::yield_now().await;
+    }
+    assert!(is_not_now(&bed, "MISCONF").await);
+    let () = other.say("CONFIG SET stop-writes-on-bgsave-error no").await;
+    assert_eq!(bed.release(&lock("held"), "me").await, Outcome::Free);
+}
+
+/// Whether acquisitions, releases and extensions are put off with this error.
+async fn is_not_now(bed: &Bed, code: &str) -> bool {
+    let outcomes = [
+        bed.ask(&lock("free"), "me", LONG).await.outcome,
+        bed.release(&lock("held"), "me").await,
+        bed.extend(&lock("held"), "me", LONG).await.outcome,
+        bed.hand_over(&lock("held"), "me", "me").await.outcome,
+    ];
+    let is_it =
+        |it: &Outcome| matches!(it, Outcome::NotNow(text) if text.starts_with(code.as_bytes()));
+    outcomes.iter().all(is_it)
 }

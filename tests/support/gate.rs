@@ -22,10 +22,12 @@ const ADMIN: &str = "operators find lockgate at http://";
 /// Of what it logged a test that fails shows the latest lines, so many.
 const MOST_LOG_LINES: usize = 60;
 
-/// The shortest grace time that this time to connect allows.
-pub(crate) const SHORT_GRACE: [(&str, &str); 2] = [
+/// A short grace, and what makes it possible: an instance notices soon that Redis is gone.
+pub(crate) const SHORT_GRACE: [(&str, &str); 4] = [
     ("LOCKGATE_UPSTREAM_CONNECT_TIMEOUT", "300ms"),
-    ("LOCKGATE_WRITE_BACK_GRACE", "551ms"),
+    ("LOCKGATE_UPSTREAM_TIMEOUT", "500ms"),
+    ("LOCKGATE_UPSTREAM_PING", "100ms"),
+    ("LOCKGATE_WRITE_BACK_GRACE", "1300ms"),
 ];
 
 pub(crate) struct Lockgate {
@@ -76,7 +78,9 @@ impl Lockgate {
     ) -> Self {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         let flags: Vec<_> = flags.iter().map(|&flag| flag.to_owned()).collect();
-        let environment: Vec<_> = environment.iter().map(owned).collect();
+        // Sessions of tests are short.
+        let sessions = [("LOCKGATE_LOCK_MIN_SESSION_LEASE", "10ms")];
+        let environment: Vec<_> = sessions.iter().chain(environment).map(owned).collect();
         let log = Arc::default();
         let (process, address) = launch(&address.to_string(), files, &flags, &environment, &log);
         Self {
@@ -89,10 +93,10 @@ impl Lockgate {
         }
     }
 
-    /// Starts one in front of this Redis. It takes a young Redis for one that may have forgotten, and
-    /// grants nothing for a while; here that is short, and over when this returns.
+    /// Starts one in front of this Redis, with the settings that everybody has. It grants locks when this
+    /// returns.
     pub(crate) fn in_front_of(redis: &RedisServer) -> Self {
-        let gate = Self::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);
+        let gate = Self::start_with(&["--upstream", &redis.url()], &[]);
         let mut first = gate.client();
         assert_eq!(first.say("LOCK first TOKEN f"), "f");
         assert_eq!(first.say("UNLOCK first f"), 1);

@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 mod certificates;
 mod client;
+mod forger;
 mod gate;
 mod http;
 mod monitor;
@@ -28,6 +29,7 @@ mod redis_server;
 
 pub(crate) use certificates::{Authority, Pair, text};
 pub(crate) use client::{Client, Value, counted, frame, words};
+pub(crate) use forger::Forger;
 pub(crate) use gate::{Ended, Lockgate, SHORT_GRACE, program, run_to_its_end};
 pub(crate) use http::{Answer, Http};
 pub(crate) use monitor::Monitor;

@@ -7,7 +7,7 @@
 
 use std::{
     io,
-    mem::replace,
+    mem::{replace, take},
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -49,8 +49,30 @@ struct Faults {
     at_once: usize,
 }
 
-/// Every connection watches this from its beginning to its end; a message cuts it.
-struct Connections(watch::Sender<()>);
+/// Every connection of one time watches this from its beginning to its end.
+struct Connections {
+    fate: watch::Sender<Fate>,
+    /// Those before whose server vanished: cut with the others.
+    vanished: Vec<watch::Sender<Fate>>,
+}
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Carried,
+    /// It stays open, and carries nothing any more.
+    Vanished,
+    Cut,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            fate: watch::channel(Fate::Carried).0,
+            vanished: Vec::new(),
+        }
+    }
+}
 
 #[derive(Clone, Copy, PartialEq)]
 enum Direction {
@@ -78,7 +100,7 @@ impl Proxy {
             delay: Duration::ZERO,
             at_once: CHUNK_BYTES,
         });
-        let connections = Arc::new(Mutex::new(Connections(watch::channel(()).0)));
+        let connections = Arc::new(Mutex::new(Connections::default()));
         runtime.spawn(accept(
             listener,
             faults.subscribe(),
@@ -103,16 +125,30 @@ impl Proxy {
 
     /// Resets every connection. Those that come later are served.
     pub(crate) fn cut(&self) {
-        let next = Connections(watch::channel(()).0);
         let before = {
             let mut connections = self
                 .connections
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            replace(&mut *connections, next)
+            take(&mut *connections)
         };
-        before.0.send_replace(());
-        self.runtime.block_on(before.0.closed());
+        for fate in before.vanished.iter().chain([&before.fate]) {
+            fate.send_replace(Fate::Cut);
+            self.runtime.block_on(fate.closed());
+        }
+    }
+
+    /// From now on no connection that there is carries anything, and none of them ends: as if the
+    /// server's machine were gone. Those that come later are served.
+    pub(crate) fn vanish(&self) {
+        let mut connections = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let next = watch::channel(Fate::Carried).0;
+        let before = replace(&mut connections.fate, next);
+        before.send_replace(Fate::Vanished);
+        connections.vanished.push(before);
     }
 
     /// Whether new connections are reset at once.
@@ -166,23 +202,23 @@ async fn accept(
             reset(&client);
             continue;
         }
-        let cut = connections
+        let fate = connections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .0
+            .fate
             .subscribe();
-        tokio::spawn(serve(client, faults.clone(), cut));
+        tokio::spawn(serve(client, faults.clone(), fate));
     }
 }
 
-/// Carries a connection to its end. `cut` is dropped after the sockets: whoever cuts waits for it.
+/// Carries a connection to its end. `fate` is dropped after the sockets: [`Proxy::cut`] waits for it.
 async fn serve(
     mut client: TcpStream,
     mut faults: watch::Receiver<Faults>,
-    mut cut: watch::Receiver<()>,
+    mut fate: watch::Receiver<Fate>,
 ) {
     let server = tokio::select! {
-        _ = cut.changed() => None,
+        _ = is_cut(&mut fate) => None,
         server = connect(&mut faults) => server.ok(),
     };
     let Some(mut server) = server else {
@@ -191,14 +227,22 @@ async fn serve(
         return;
     };
     let whole = tokio::select! {
-        _ = cut.changed() => false,
+        _ = fate.wait_for(|fate| *fate != Fate::Carried) => false,
         carried = carry_both(&mut client, &mut server, &faults) => carried.is_ok(),
     };
+    let vanished = *fate.borrow() == Fate::Vanished;
+    if vanished {
+        is_cut(&mut fate).await;
+    }
     if !whole {
         reset(&client);
         reset(&server);
     }
     drop((client, server));
+}
+
+async fn is_cut(fate: &mut watch::Receiver<Fate>) {
+    let _ = fate.wait_for(|fate| *fate == Fate::Cut).await;
 }
 
 /// The server, once the network lets anybody reach it.

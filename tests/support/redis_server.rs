@@ -14,7 +14,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use super::{Client, eventually, signal, stop};
+use super::{Client, Value, eventually, signal, stop};
 
 /// How often another port is tried where somebody else took the free one first.
 const TRIES: usize = 5;
@@ -27,6 +27,7 @@ const PORTS: std::ops::Range<u16> = 12_000..32_000;
 pub(crate) struct RedisServer {
     /// What it was started with, beside what keeps it apart from every other.
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     process: Child,
     address: SocketAddr,
     /// Removed when dropped, after the process has ended.
@@ -35,21 +36,58 @@ pub(crate) struct RedisServer {
 
 impl RedisServer {
     /// Starts one with these arguments beside those that keep it apart from every other, and
-    /// returns when it says that it is ready.
+    /// returns when it says that it is ready. A lockgate has used it before.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, &[])
+    }
+
+    /// The same, but no lockgate has used it: the first one grants nothing for its grace.
+    pub(crate) fn start_unused(arguments: &[&str]) -> Self {
+        let redis = Self::start(arguments);
+        redis.client().say("DEL lockgate:grace");
+        redis
+    }
+
+    /// As lockgate leaves a Redis that it has used: the grace was kept there once.
+    fn was_used(&self) {
+        let mut client = self.client();
+        // Where it wants a password, the first lockgate keeps the grace.
+        if let Value::Bulk(info) = client.say("INFO") {
+            let info = String::from_utf8_lossy(&info).into_owned();
+            let field = |name: &str| {
+                let lines = info.lines();
+                lines
+                    .filter_map(|line| line.strip_prefix(name))
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            let mark = [field("run_id:"), field("master_replid:"), "0".to_owned()].join(" ");
+            client.call(&["SET", "lockgate:grace", &mark]);
+            client.say("CONFIG RESETSTAT");
+        }
+    }
+
+    /// The same with variables of the environment.
+    pub(crate) fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let arguments: Vec<_> = arguments.iter().map(|&a| a.to_owned()).collect();
-        (0..TRIES)
+        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        let environment: Vec<_> = environment.iter().map(owned).collect();
+        let redis = (0..TRIES)
             .find_map(|_| {
                 let (directory, address) = (tempfile::tempdir().unwrap(), free_address());
-                let process = launch(address, directory.path(), &arguments)?;
+                let process = launch(address, directory.path(), &arguments, &environment)?;
                 Some(Self {
                     arguments: arguments.clone(),
+                    environment: environment.clone(),
                     process,
                     address,
                     directory,
                 })
             })
-            .expect("redis-server (or valkey-server) starts; tests/run installs it")
+            .expect("redis-server (or valkey-server) starts; tests/run installs it");
+        redis.was_used();
+        redis
     }
 
     /// Starts one that writes everything to its disk before it answers, so that it remembers
@@ -83,7 +121,8 @@ impl RedisServer {
     pub(crate) fn restart(&mut self) {
         self.kill();
         eventually("the server starts again", || {
-            match launch(self.address, self.directory.path(), &self.arguments) {
+            let directory = self.directory.path();
+            match launch(self.address, directory, &self.arguments, &self.environment) {
                 Some(process) => self.process = process,
                 None => return false,
             }
@@ -121,7 +160,12 @@ impl Drop for RedisServer {
 }
 
 /// Starts one, and returns when it says that it is ready; nothing where it ends instead.
-fn launch(address: SocketAddr, directory: &Path, arguments: &[String]) -> Option<Child> {
+fn launch(
+    address: SocketAddr,
+    directory: &Path,
+    arguments: &[String],
+    environment: &[(String, String)],
+) -> Option<Child> {
     let mut process = ["redis-server", "valkey-server"]
         .into_iter()
         .find_map(|program| {
@@ -131,6 +175,7 @@ fn launch(address: SocketAddr, directory: &Path, arguments: &[String]) -> Option
                 .arg("--dir")
                 .arg(directory)
                 .args(arguments)
+                .envs(environment.iter().map(|(name, value)| (name, value)))
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .spawn()

@@ -8,8 +8,8 @@ use crate::{
     world::World,
 };
 
-/// The counter of fencing tokens, which stays.
-const FENCES: &str = "lockgate:fence";
+/// The counter of fencing tokens and the mark of the grace, which stay.
+const STAYS: [&str; 2] = ["lockgate:fence", "lockgate:grace"];
 
 /// How long a free lock may take.
 const AT_ONCE: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ pub(crate) fn check(machinery: &Machinery, world: &World) {
     let mut left = Vec::new();
     eventually("no lock is left in Redis", || {
         left = redis.say("KEYS *").items().to_vec();
-        left.iter().all(|key| *key == FENCES)
+        left.iter().all(|key| STAYS.iter().any(|it| *key == *it))
     });
     for gate in &machinery.gates {
         let mut observer = gate.client();

@@ -270,8 +270,13 @@ impl Amender {
             fields: Some(fields),
             ..
         } = found
+            && self.is_info()
         {
-            self.fields = Some(fields.clamp(6, INFO_FIELDS));
+            self.fields = Some(match fields {
+                INFO_FIELDS.. => INFO_FIELDS,
+                7.. => 7,
+                _ => 6,
+            });
         }
         let replacement = self.replacement(&found);
         if found == Beginning::Nil && self.withholds(replacement.is_some()) {
@@ -290,6 +295,14 @@ impl Amender {
             }
             Some(entry) => self.replace(entry, out),
         };
+    }
+
+    /// Its elements are entries of `COMMAND INFO`. (In RESP2 an explanation of `COMMAND DOCS` is an array, too.)
+    fn is_info(&self) -> bool {
+        matches!(
+            self.amendment,
+            Amendment::Entries | Amendment::Places { .. }
+        )
     }
 
     fn withholds(&self, is_ours: bool) -> bool {

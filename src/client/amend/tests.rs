@@ -122,6 +122,27 @@ fn the_number_of_fields_is_remembered() {
     assert!(out.starts_with(b"*2\r\n*7\r\n$4\r\nlock\r\n"), "{out:?}");
 }
 
+/// In RESP2 an explanation is an array, whose length is not that of an entry.
+#[test]
+fn explanations_tell_nothing_of_the_number_of_fields() {
+    for explained in [8, 10, 14] {
+        let asks = amendment("COMMAND DOCS lock multi").unwrap();
+        let mut amender = Amender::new(asks, Protocol::Resp2, None);
+        let reply = format!("*2\r\n$5\r\nmulti\r\n{}", entry("summary", explained));
+        amender.pass(reply.as_bytes(), &mut BytesMut::new(), &String::new);
+        assert_eq!(amender.end(&mut BytesMut::new()), None);
+    }
+}
+
+#[test]
+fn an_entry_announces_as_many_fields_as_it_has() {
+    for (shown, written) in [(5, 6), (6, 6), (7, 7), (8, 7), (9, 7), (10, 10), (11, 10)] {
+        let reply = format!("*2\r\n{}$-1\r\n", entry("get", shown));
+        let expected = [("get", shown), ("lock", written)];
+        assert_eq!(entries("COMMAND INFO get lock", &reply), owned(&expected));
+    }
+}
+
 #[test]
 fn redis_6_has_nothing_to_say_to_command_info_without_names() {
     assert_eq!(amended(Protocol::Resp2, "COMMAND INFO", "*0\r\n"), "*0\r\n");

@@ -30,6 +30,8 @@ pub struct Facts<'a> {
     pub waiters: usize,
     /// Locks held or waited for at this gate.
     pub locks: usize,
+    /// Replies kept for clients that have not read them, in bytes.
+    pub kept_reply_bytes: usize,
     /// What happened how often.
     pub counters: &'a Counters,
     /// What is measured.
@@ -143,6 +145,11 @@ fn lockgate(text: &mut String, facts: &Facts<'_>) -> std::fmt::Result {
     write!(text, "lockgate_maxclients:{}\r\n", facts.max_clients)?;
     write!(text, "lockgate_locks:{}\r\n", facts.locks)?;
     write!(text, "lockgate_waiters:{}\r\n", facts.waiters)?;
+    write!(
+        text,
+        "lockgate_kept_reply_bytes:{}\r\n",
+        facts.kept_reply_bytes
+    )?;
     for (name, _, value) in facts.counters.each() {
         write!(text, "lockgate_{name}:{value}\r\n")?;
     }

@@ -27,6 +27,7 @@ static FACTS: Facts<'static> = Facts {
     max_clients: 10_000,
     waiters: 5,
     locks: 2,
+    kept_reply_bytes: 0,
     counters: &COUNTERS,
     measured: Measured {
         locks: &LOCKS,

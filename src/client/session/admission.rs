@@ -1,6 +1,7 @@
-//! On whose behalf the lock commands of a connection run: the user that Redis took its client for. Who
-//! has not authenticated is asked about, once for a connection and `RESET`: whether a password is needed
-//! is Redis's to say, which asks for it at the beginning of a connection only, and may begin to at any time.
+//! On whose behalf the lock commands of a connection run. Before the first of them, and after each `AUTH`,
+//! `HELLO … AUTH` and `RESET`, the store is asked: whether the credentials that the client gave are right, or,
+//! where it gave none, whether it may do anything. What Redis answered on the client's own connection is not
+//! enough: it tells that the client claims to be a user, and no more.
 
 use std::{
     sync::Arc,
@@ -19,7 +20,7 @@ use crate::{
         turnstile::Ticket,
     },
     clock,
-    identity::User,
+    identity::{Credentials, User},
     limits::LOCK_COMMAND_ARGUMENTS,
     lock::{Refusal, Time},
     resp::arguments,
@@ -35,13 +36,16 @@ pub(super) struct Admitted {
     changes: u64,
 }
 
-/// A lock command of somebody who has not authenticated, while Redis is asked whether one has to.
+/// A lock command, while the store is asked about its client.
 pub(super) struct AtDoor {
     frame: Bytes,
+    /// The credentials that the client gave.
+    claim: Option<Credentials>,
     admission: Later<Admission>,
-    /// Its place among those who are asked about, since it was; it goes in when it is the first of them.
+    /// Its place among the clients that claim the same; it goes in when it is the first of them.
     ticket: Option<Ticket>,
-    is_welcome: bool,
+    /// The store admits it as this user.
+    user: Option<Arc<User>>,
     came_at: Time,
     /// It is a `LOCK` that may wait; and for how long, where it says so.
     waits: Option<Option<Duration>>,
@@ -70,17 +74,23 @@ impl Session {
         if self.is_admitted() {
             return self.run_or_refuse(&frame);
         }
-        let user = match self.back.identity() {
+        let claim = match self.back.identity() {
             Err(text) => {
                 self.refuse(text);
                 return;
             }
-            Ok((Identity::Known(credentials), _)) => Some(self.shared.users.accepted(credentials)),
-            // The memory of this process belongs to everybody.
-            Ok(_) if self.shared.upstream.is_none() => Some(self.shared.users.anonymous()),
+            Ok((Identity::Known(credentials), _)) => Some(credentials.clone()),
             Ok(_) => None,
         };
-        if let Some(user) = user {
+        let known = match &claim {
+            // The memory of this process belongs to everybody.
+            _ if self.shared.upstream.is_none() => Some(self.shared.users.anonymous()),
+            Some(credentials) => self.shared.users.user_of(credentials, clock::now()),
+            None => None,
+        };
+        if let Some(user) = known
+            && self.shared.turnstile.is_free(&claim)
+        {
             self.admit_as(user);
             return self.run_or_refuse(&frame);
         }
@@ -88,9 +98,10 @@ impl Session {
         let patience = waits.unwrap_or(Some(self.shared.timeout));
         self.turn = Turn::AtDoor(AtDoor {
             frame,
-            admission: self.shared.gate.admits_anonymous(patience),
+            admission: self.shared.gate.admits(claim.clone(), patience),
+            claim,
             ticket: None,
-            is_welcome: false,
+            user: None,
             came_at: clock::now(),
             waits,
         });
@@ -103,10 +114,11 @@ impl Session {
             return self.stay(Turn::AtDoor(at_door));
         }
         let ticket = at_door.ticket.take();
-        let ticket = ticket.unwrap_or_else(|| self.shared.turnstile.ticket());
-        if !at_door.is_welcome {
-            match at_door.admission.as_mut().poll(cx) {
-                Poll::Ready(Admission::Welcome) => at_door.is_welcome = true,
+        let ticket = ticket.unwrap_or_else(|| self.shared.turnstile.ticket(&at_door.claim));
+        let user = match at_door.user.take() {
+            Some(user) => user,
+            None => match at_door.admission.as_mut().poll(cx) {
+                Poll::Ready(Admission::Welcome(user)) => user,
                 Poll::Ready(Admission::Refused(text)) => {
                     return self.turn_away(&at_door, Some(text));
                 }
@@ -115,13 +127,13 @@ impl Session {
                     at_door.ticket = Some(ticket);
                     return self.stay(Turn::AtDoor(at_door));
                 }
-            }
-        }
+            },
+        };
         if ticket.poll_turn(cx).is_pending() {
-            at_door.ticket = Some(ticket);
+            (at_door.ticket, at_door.user) = (Some(ticket), Some(user));
             return self.stay(Turn::AtDoor(at_door));
         }
-        self.admit_as(self.shared.users.anonymous());
+        self.admit_as(user);
         self.came_at = Some(at_door.came_at);
         self.run_or_refuse(&at_door.frame);
         self.came_at = None;
@@ -227,7 +239,7 @@ mod tests {
             self.locks.look(name, user)
         }
 
-        fn admits_anonymous(&self, _: Option<Duration>) -> Later<Admission> {
+        fn admits(&self, _: Option<Credentials>, _: Option<Duration>) -> Later<Admission> {
             let (asker, told) = oneshot::channel();
             self.knocks.send(asker).unwrap();
             Box::pin(async { told.await.unwrap() })
@@ -276,6 +288,10 @@ mod tests {
             let served = Stream::Unix(served);
             let session = crate::client::serve(shared, served, "somewhere".into(), 1, drain);
             (client, tokio::spawn(session))
+        }
+
+        fn welcome(&self) -> Admission {
+            Admission::Welcome(self.shared.users.anonymous())
         }
 
         /// Whoever came in last asks for the lock `k`; returns to whom the answer is to be told.
@@ -333,7 +349,7 @@ mod tests {
         assert!((&mut sessions[ENDS]).await.unwrap_err().is_cancelled());
         // Whatever order their tasks are woken in: here the last one's runs first.
         for (number, asker) in told.into_iter().enumerate().rev() {
-            assert_eq!(asker.send(Admission::Welcome).is_err(), number == ENDS);
+            assert_eq!(asker.send(place.welcome()).is_err(), number == ENDS);
             let_run().await;
         }
         for (number, client) in clients.iter_mut().enumerate() {
@@ -360,7 +376,7 @@ mod tests {
         }
         sleep(AT_THE_DOOR).await;
         for asker in told {
-            assert!(asker.send(Admission::Welcome).is_ok());
+            assert!(asker.send(place.welcome()).is_ok());
         }
         for (client, _) in &mut clients {
             reads(client, "-UPSTREAM ").await;
@@ -380,7 +396,7 @@ mod tests {
         writes(&mut first, "HELLO 3\r\n").await;
         let (mut redis, _) = timeout(SOON, redis.accept()).await.unwrap().unwrap();
         reads(&mut redis, "HELLO 3\r\n").await;
-        let hello = "%1\r\n$5\r\nproto\r\n:3\r\n";
+        let hello = "%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n";
         writes(&mut redis, hello).await;
         reads(&mut first, hello).await;
         let first_told = place.lock(&mut first, 1).await;
@@ -390,9 +406,9 @@ mod tests {
         let half = ">2\r\n$10\r\ninvalidate\r\n";
         writes(&mut redis, half).await;
         reads(&mut first, half).await;
-        assert!(first_told.send(Admission::Welcome).is_ok());
+        assert!(first_told.send(place.welcome()).is_ok());
         let_run().await;
-        assert!(second_told.send(Admission::Welcome).is_ok());
+        assert!(second_told.send(place.welcome()).is_ok());
         reads(&mut second, "$1\r\n2\r\n").await;
         writes(&mut second, "UNLOCK k 2\r\n").await;
         writes(&mut redis, "_\r\n").await;

@@ -19,7 +19,7 @@ use crate::{
     clock,
     error::{self, SHUTDOWN},
     gate::{Answer, Pending, Wish},
-    limits::LOCK_COMMAND_ARGUMENTS,
+    limits::{LOCK_COMMAND_ARGUMENTS, LOOKED_AT_ONCE},
     lock::{Refusal, Time, Token},
     metrics::locks::Request,
     resp::{Protocol, arguments},
@@ -68,6 +68,7 @@ impl Session {
             if self.shared.gate.is_reserved(&self.name(key.clone())) {
                 return Err(error::RESERVED.to_owned());
             }
+            self.check_session(&command)?;
         }
         self.turn = match command {
             Command::Lock { .. } => self.lock(command),
@@ -96,6 +97,33 @@ impl Session {
                 Turn::Listing(may, pattern, count)
             }
         };
+        Ok(())
+    }
+
+    /// Whether the client may have one more lease bound to its connection, and such a one.
+    fn check_session(&self, command: &Command) -> Result<(), String> {
+        let Command::Lock {
+            key,
+            token,
+            lease_ms,
+            session: true,
+            ..
+        } = command
+        else {
+            return Ok(());
+        };
+        let (shared, counters) = (&self.shared, self.shared.counters());
+        let least_ms = shared.min_session_lease_ms;
+        if lease_ms.is_some_and(|lease_ms| lease_ms < least_ms) {
+            counters.refused_leases.count();
+            return Err(error::short_session(least_ms));
+        }
+        let bound = self.held.with_early(self.delivering.sessions());
+        let is_full = bound >= shared.limits.session_locks;
+        if is_full && !self.held.has(&self.name(key.clone()), token.as_ref()) {
+            counters.refused_sessions.count();
+            return Err(error::TOO_MANY_SESSIONS.to_owned());
+        }
         Ok(())
     }
 
@@ -138,7 +166,11 @@ impl Session {
         else {
             return Turn::Open;
         };
-        let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
+        let least_ms = match session {
+            true => self.shared.min_session_lease_ms,
+            false => 0,
+        };
+        let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms.max(least_ms));
         let wish = Wish {
             asked_at: self.asked_at(),
             token: token.clone(),
@@ -216,11 +248,14 @@ impl Session {
         }
         let mut moved = false;
         if let Some(waiting) = &mut running.waiting {
+            // Other clients have their turn between some and the next.
+            let some = self.ahead.len() + LOOKED_AT_ONCE;
             moved = self.ahead.look(
                 &self.client.inbox,
                 &self.shared.bounds,
-                self.shared.limits.kept_commands,
+                some.min(self.shared.limits.kept_commands),
             );
+            self.yields |= moved;
             if moved || !waiting.looked {
                 let anew = !std::mem::replace(&mut waiting.looked, true);
                 let mut ahead = std::mem::take(&mut self.ahead);
@@ -244,9 +279,11 @@ impl Session {
         moved
     }
 
-    /// Writes the answer to a lock command. It may not come in the middle of what Redis says.
+    /// Writes the answer to a lock command. It may not come in the middle of what Redis says. A grant waits until its
+    /// client has taken what is before it, or its lease might end meanwhile; unless more commands stand behind it,
+    /// since then the client may read nothing before it has sent them all.
     pub(super) fn answer(&mut self, answer: Answer) -> bool {
-        let busy = self.delivering.is_some() || !self.client.outbox.is_empty();
+        let busy = !self.client.is_written() && self.client.inbox.is_empty();
         let is_grant = matches!(answer, Answer::Granted(_));
         if !self.may_answer() || (is_grant && busy && !self.mute) {
             return self.stay(Turn::Answered(answer));
@@ -263,7 +300,7 @@ impl Session {
                 if self.left {
                     self.late.push(grant);
                 } else {
-                    self.delivering = Some(grant);
+                    self.delivering.push(self.client.end(), grant);
                 }
                 true
             }

@@ -16,7 +16,7 @@ use crate::{
         amend::{self, Amendment},
         back::is_login,
         command::{Verb, is_cross_protocol},
-        state::{Uncountable, is_naming, is_plain, is_plain_in_any_case},
+        state::{State, Uncountable, is_naming, is_plain, is_plain_in_any_case},
     },
     error::NOAUTH,
     limits::LOCK_COMMAND_BYTES,
@@ -95,9 +95,8 @@ impl Session {
         }
         let under_way = self.back.backlog() + passing;
         let most_bytes = self.shared.limits.relay_bytes.saturating_sub(under_way);
-        let (room, mut count, mut end) = (self.back.room(), 0, 0);
-        while count < room
-            && end < most_bytes
+        let (mut count, mut end) = (0, 0);
+        while end < most_bytes
             && let Some((frame, name)) = plain_request(&bytes[end..])
             && is_plain_in_any_case(name)
         {
@@ -116,6 +115,7 @@ impl Session {
         while matches!(self.turn, Turn::Open)
             && self.scanned < self.client.inbox.len()
             && self.has_room(self.passing)
+            && (self.back.streams() || self.keeps_more())
         {
             if self.back.is_plain_pipe() {
                 if self.shared.guard.is_some() {
@@ -144,10 +144,7 @@ impl Session {
 
     /// Beside so many bytes more may go to Redis.
     fn has_room(&self, passing: usize) -> bool {
-        let most = self.shared.limits.relay_bytes;
-        self.back.backlog() + passing < most
-            && self.client.outbox.len() < most
-            && self.back.room() > 0
+        self.back.backlog() + passing < self.shared.limits.relay_bytes && self.back.has_room()
     }
 
     fn step(&mut self, step: Step) {
@@ -193,9 +190,13 @@ impl Session {
         }
         let is_long = self.scanned - self.passing > self.most_bytes(self.frame);
         match self.frame {
-            // So long a name or line is no lock command, and so long a CLIENT no CLIENT REPLY;
-            // and to so long a COMMAND nothing is added.
             Frame::Unnamed if is_long && self.is_barred() => self.frame = Frame::Barred,
+            // Nothing of a line passes before its end, where its name shows.
+            Frame::Unnamed | Frame::Kept if self.scanner.is_inline() => {}
+            // So long a name is that of no lock command. But a guard lets nothing pass that it does not know.
+            Frame::Unnamed if is_long && self.shared.guard.is_some() => self.frame = Frame::Excess,
+            Frame::Kept if is_long && self.must_be_whole() => self.frame = Frame::Excess,
+            // To so long a COMMAND nothing is added.
             Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
             Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
             Frame::Ordinary | Frame::Lock | Frame::Login if is_long => self.frame = Frame::Excess,
@@ -207,16 +208,29 @@ impl Session {
     fn excess(&mut self) {
         self.take_frame();
         self.ahead.turn(self.frame_bytes());
+        // What it says is known, though it was not kept.
+        if let Some(stand_in) = self.back.stand_in(&self.scanner) {
+            self.back.pass_on_own(stand_in);
+            return self.sent();
+        }
         let text = if self.is_for_the_guard() {
             format!("ERR AUTH or HELLO has {LOCK_COMMAND_BYTES} bytes at most")
         } else if Verb::of(self.scanner.name()).is_some() {
             self.shared.counters().refused_lock_commands.count();
             let most = self.shared.bounds.command_bytes;
             format!("ERR a lock command has {most} bytes at most (limits.lock_command_bytes)")
+        } else if self.must_be_whole() {
+            format!("ERR CLIENT REPLY or SCRIPT DEBUG has {LOCK_COMMAND_BYTES} bytes at most")
+        } else if self.back.streams() {
+            format!("ERR the name of a command has {LOCK_COMMAND_BYTES} bytes at most")
         } else {
             format!("ERR without a Redis a command has {LOCK_COMMAND_BYTES} bytes at most")
         };
         self.turn = Turn::Refusing(text);
+    }
+
+    fn must_be_whole(&self) -> bool {
+        self.back.streams() && State::must_be_whole(&self.scanner)
     }
 
     /// Longest frame of this kind that is read whole.
@@ -307,12 +321,7 @@ impl Session {
         }
         self.left |= self.scanner.name() == b"QUIT";
         let counted = self.back.sent(&self.scanner);
-        counted.map_err(|error| self.uncountable(error))?;
-        // It was longer than what is kept, and is on its way.
-        if self.back.stand_in(&self.scanner).is_some() {
-            return Err("ERR Protocol error: too long argument of CLIENT REPLY".to_owned());
-        }
-        Ok(())
+        counted.map_err(|error| self.uncountable(error))
     }
 
     fn ordinary_command(&mut self) {
@@ -345,6 +354,10 @@ impl Session {
     fn uncountable(&self, error: Uncountable) -> String {
         if error == Uncountable::Endless {
             self.shared.counters().refused_transactions.count();
+            if let Some(left_out) = self.shared.warnings.endless.is_due() {
+                let client = &self.who.label;
+                warn!(%client, left_out, %error, "closing a client's connection");
+            }
         }
         format!("ERR {error}")
     }

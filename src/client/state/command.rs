@@ -46,10 +46,12 @@ pub(super) enum Command {
     Reset,
     Reply(ReplyMode),
     Monitor,
+    /// `SCRIPT DEBUG YES|SYNC`: scripts are answered by a debugger from then on.
+    Debug,
     /// Sent by lockgate itself; nobody sees its reply.
     Nobodys,
-    /// Its reply is never an array.
-    Publish,
+    /// So many `PUBLISH` in a row: their replies are never arrays.
+    Publish(u64),
     /// A frame without a command.
     Blank,
     /// What follows are no replies.
@@ -114,6 +116,7 @@ pub fn is_plain(name: &[u8]) -> bool {
                 | b"QUIT"
                 | b"CLIENT"
                 | b"ASKING"
+                | b"SCRIPT"
                 | b"COMMAND"
                 | b"INFO"
                 | b"MONITOR"
@@ -163,7 +166,8 @@ impl Command {
             b"RESET" if arguments == 1 => Self::Reset,
             b"CLIENT" => return Self::client(command),
             b"MONITOR" if arguments == 1 => Self::Monitor,
-            b"PUBLISH" | b"SPUBLISH" => Self::Publish,
+            b"SCRIPT" => return Self::script(command),
+            b"PUBLISH" | b"SPUBLISH" => Self::Publish(1),
             // Of REPLCONF, some forms are not answered; only replicas send it.
             b"SYNC" | b"PSYNC" | b"REPLCONF" => Self::Stream,
             _ => Self::Ordinary(1),
@@ -195,20 +199,31 @@ impl Command {
             // Refused before its options are read.
             _ => None,
         };
-        // `HELLO 3 [AUTH user password] [SETNAME name]`, in any order. Behind a SETNAME, what makes the
-        // number of words odd is an AUTH, and more of them than these two have are taken to hold one.
+        // `HELLO 3 [AUTH user password] [SETNAME name]`, in any order: with three words there may be an AUTH.
         let options = command.argument_count().saturating_sub(2);
-        let first = |word: &[u8]| {
-            let option = command.argument_beginning(2);
-            option.is_some_and(|option| c_equal(option, word))
-        };
-        let login = first(b"AUTH") || first(b"SETNAME") && (options % 2 == 1 || options >= 8);
+        let login = options >= 3;
         Self::Hello {
             protocol,
             login: (login && protocol.is_some()).then_some(0),
             // Whether it says anything, its arguments tell.
             naming: (options > 0 && protocol.is_some()).then_some(NonZeroU32::MIN),
         }
+    }
+
+    fn script(command: &RequestScanner) -> Option<Self> {
+        let subcommand = command.argument_beginning(1).unwrap_or_default();
+        if !c_equal(subcommand, b"DEBUG") {
+            return Some(Self::Ordinary(1));
+        }
+        if subcommand.contains(&0) {
+            return None;
+        }
+        let mode = command.argument_beginning(2).unwrap_or_default();
+        let begins = c_equal(mode, b"YES") || c_equal(mode, b"SYNC");
+        Some(match command.argument_count() == 3 && begins {
+            true => Self::Debug,
+            false => Self::Ordinary(1),
+        })
     }
 
     fn client(command: &RequestScanner) -> Option<Self> {
@@ -295,6 +310,7 @@ impl Command {
     pub(super) fn alone(self) -> Self {
         match self {
             Self::Ordinary(_) | Self::Amended => Self::Ordinary(1),
+            Self::Publish(_) => Self::Publish(1),
             other => other,
         }
     }
@@ -302,7 +318,7 @@ impl Command {
     /// How many commands this stands for.
     pub(super) fn times(self) -> u64 {
         match self {
-            Self::Ordinary(times) => times,
+            Self::Ordinary(times) | Self::Publish(times) => times,
             _ => 1,
         }
     }
@@ -364,7 +380,7 @@ mod tests {
 
     /// The names that anything in this crate asks for, and a few that mean nothing to it.
     const NAMES: &str = "post host: subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe multi exec \
-        discard select auth hello reset quit client asking readonly command info monitor publish spublish \
+        discard select auth hello reset quit client script asking readonly command info monitor publish spublish \
         sync psync replconf watch unwatch lock trylock relock unlock lockinfo locks get set eval config";
 
     #[test]

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{
-    Received, State, Subscriptions, Uncountable,
+    Identity, Received, State, Subscriptions, Uncountable,
     command::{Command, Confirmation},
 };
 use crate::resp::ReplyScanner;
@@ -19,6 +19,7 @@ impl State {
 
     /// A whole reply came.
     pub(super) fn received(&mut self, reply: &ReplyScanner) -> Result<Received, Uncountable> {
+        self.has_served |= !reply.is_error();
         let confirmation = self.confirmation(reply);
         if let Some(confirmation) = confirmation {
             self.subscriptions.confirmed(confirmation, reply.count())?;
@@ -101,9 +102,11 @@ impl State {
                 head.confirmed_by() == Some(confirmation) && !self.is_queued(head)
             })
         };
-        // Redis takes shard channels away when their slot moves.
+        // Redis takes shard channels away when their slot moves; between commands, not within EXEC, where
+        // any list may read like that.
         let taken_away = || {
             confirmation == Confirmation::ShardUnsubscribe
+                && self.executing.is_empty()
                 && self.subscribed()
                 && self.subscriptions.shard_channels > 0
         };
@@ -128,7 +131,7 @@ impl State {
     fn answered(&mut self, reply: &ReplyScanner) -> Result<bool, Uncountable> {
         let command = self.head().ok_or(Uncountable::Unasked)?;
         if self.is_queued(command) && reply.status() == Some(b"QUEUED") {
-            Self::push_merged(&mut self.queued, command.alone());
+            self.queue(command);
             return Ok(true);
         }
         self.ran(command, reply)
@@ -140,11 +143,13 @@ impl State {
         }
         let done = !reply.is_error();
         match command {
-            Command::Ordinary(_) | Command::Amended | Command::Publish | Command::Nobodys => {}
+            Command::Ordinary(_) | Command::Amended | Command::Publish(_) | Command::Nobodys => {}
             Command::Exec => return self.exec_answered(reply),
             _ if !done => self.failed(command, reply),
             // Only the commands above may be answered by anything inside MULTI.
             _ if self.is_queued(command) => return Err(Uncountable::Doubtful),
+            // What changes the connection has one reply that says it did.
+            _ if !says_done(command, reply) => return Err(Uncountable::Doubtful),
             Command::Select(database) => {
                 self.database = database.ok_or(Uncountable::Doubtful)?;
             }
@@ -167,7 +172,7 @@ impl State {
             Command::Discard => self.end_transaction(),
             Command::Reset => self.reset(),
             Command::Reply(mode) => self.silence.set(mode),
-            Command::Monitor => self.uncountable = true,
+            Command::Monitor | Command::Debug => self.uncountable = true,
             Command::Confirm { .. }
             | Command::ConfirmAll { .. }
             | Command::Blank
@@ -192,6 +197,11 @@ impl State {
     }
 
     fn failed(&mut self, command: Command, reply: &ReplyScanner) {
+        if command == Command::Reset {
+            // Redis before 6.2 does not know it. Where the error is another command's, the client has become anonymous.
+            self.login = None;
+            self.login_in_doubt |= *self.logins.identity().0 != Identity::Anonymous;
+        }
         if self.subscribed() || self.is_queued(command) {
             return;
         }
@@ -238,6 +248,17 @@ impl State {
     }
 }
 
+/// The reply is the one that Redis gives where it did what the command asks for.
+fn says_done(command: Command, reply: &ReplyScanner) -> bool {
+    match command {
+        Command::Hello { .. } => {
+            matches!(reply.kind(), b'*' | b'%') && reply.first() == Some(b"server")
+        }
+        Command::Reset => reply.status() == Some(b"RESET"),
+        _ => reply.status() == Some(b"OK"),
+    }
+}
+
 impl Subscriptions {
     fn of(&self, confirmation: Confirmation) -> u64 {
         match confirmation {
@@ -272,5 +293,81 @@ impl Subscriptions {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::RequestScanner;
+
+    /// What the state makes of this reply to this command.
+    fn received(command: &str, reply: &str) -> Result<Option<Received>, Uncountable> {
+        let (mut requests, mut state) = (RequestScanner::new(), State::new());
+        let (line, mut at) = (format!("{command}\r\n"), 0);
+        while at < line.len() {
+            at += requests.scan(&line.as_bytes()[at..]).0;
+        }
+        state.sent(&requests).unwrap();
+        state.receive(&mut ReplyScanner::new(), reply.as_bytes()).2
+    }
+
+    #[test]
+    fn a_reset_that_fails_ends_the_login() {
+        let mut state = State::new();
+        let mut replies = ReplyScanner::new();
+        for (command, reply) in [("AUTH ann pw\r\n", "+OK\r\n"), ("RESET\r\n", "-ERR no\r\n")] {
+            assert!(state.certain());
+            let (mut requests, mut at) = (RequestScanner::new(), 0);
+            while at < command.len() {
+                at += requests.scan(&command.as_bytes()[at..]).0;
+            }
+            state.sent(&requests).unwrap();
+            state.receive(&mut replies, reply.as_bytes()).2.unwrap();
+        }
+        assert!(!state.authenticated() && !state.certain());
+    }
+
+    #[test]
+    fn a_change_of_the_connection_needs_the_very_reply_that_says_so() {
+        let others = [
+            "+OK\r\n",
+            "+RESET\r\n",
+            "+OKAY\r\n",
+            "$2\r\nOK\r\n",
+            "*1\r\n+OK\r\n",
+            ":1\r\n",
+            "$-1\r\n",
+        ];
+        for (command, says_done) in [
+            ("AUTH ann pw", "+OK\r\n"),
+            ("SELECT 1", "+OK\r\n"),
+            ("MULTI", "+OK\r\n"),
+            ("DISCARD", "+OK\r\n"),
+            ("CLIENT REPLY ON", "+OK\r\n"),
+            ("CLIENT SETNAME me", "+OK\r\n"),
+            ("SCRIPT DEBUG YES", "+OK\r\n"),
+            ("MONITOR", "+OK\r\n"),
+            ("RESET", "+RESET\r\n"),
+            (
+                "HELLO 3 AUTH ann pw",
+                "%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n",
+            ),
+            ("HELLO 2", "*2\r\n$6\r\nserver\r\n$5\r\nredis\r\n"),
+        ] {
+            for done in [says_done, "-ERR no\r\n"] {
+                assert_eq!(
+                    received(command, done),
+                    Ok(Some(Received::Reply)),
+                    "{command}"
+                );
+            }
+            for other in others.iter().filter(|other| **other != says_done) {
+                let doubt = Err(Uncountable::Doubtful);
+                assert_eq!(received(command, other), doubt, "{command}: {other:?}");
+            }
+        }
+        let another = "*2\r\n$5\r\nredis\r\n$6\r\nserver\r\n";
+        assert_eq!(received("HELLO", another), Err(Uncountable::Doubtful));
     }
 }

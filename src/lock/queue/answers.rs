@@ -5,22 +5,42 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{Asked, Belief, Dirty, Errand, Maker, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn};
+use super::{
+    Asked, Belief, Dirty, Errand, Maker, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn, errands::News,
+};
 use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
     vocabulary::{
-        Action, Answer, Deadline, Ending, Fence, Happening, How, Outcome, Question, Refusal, Reply,
-        Time, Token, UserId,
+        Action, Answer, Dead, Deadline, Ending, Fence, Happening, How, Mark, Outcome, Question,
+        Refusal, Reply, Time, Token, UserId,
     },
 };
 
 /// For how long a token is remembered that was released here and granted elsewhere, in milliseconds.
 const FOREIGN_LEASE_MS: u64 = 60_000;
 
+/// Gates at one lock that an operator should know of.
+const CROWD: u32 = 8;
+
+/// Where a key has been found to expire so much earlier or later than before, somebody moved its deadline; in
+/// milliseconds.
+const SAME_DEADLINE_MS: u64 = 20;
+
 impl Queue {
-    pub(super) fn answered(&mut self, mut asked: Asked, answer: Answer, turn: &mut Turn<'_>) {
-        let Answer { outcome, armed } = answer;
+    pub(super) fn answered(
+        &mut self,
+        mut asked: Asked,
+        answer: Answer,
+        dead: Option<Dead>,
+        turn: &mut Turn<'_>,
+    ) {
+        let Answer {
+            mut outcome,
+            armed,
+            grace_ms,
+        } = answer;
+        asked.grace_ms = grace_ms;
         if asked.own && matches!(asked.question, Question::Extend { .. }) {
             let renewed = matches!(outcome, Outcome::Granted { .. });
             turn.happened(match renewed {
@@ -28,7 +48,21 @@ impl Queue {
                 false => Happening::NotRenewed,
             });
         }
+        if !matches!(outcome, Outcome::NoLink) {
+            self.cut_off.is_back(asked.question.user());
+        }
+        if let Outcome::WrongType(error) = outcome {
+            // Somebody put something else in the place of the lock.
+            self.belief = None;
+            self.lose_lease(turn);
+            outcome = Outcome::Refused(error);
+        }
         match outcome {
+            Outcome::NoLink => {
+                let dirty = asked.dirty.clone();
+                self.not_sent(asked, turn);
+                return self.heed(&dirty, turn);
+            }
             Outcome::Unknown => {
                 let dirty = asked.dirty.clone();
                 self.ask_again(asked, turn);
@@ -47,9 +81,15 @@ impl Queue {
             Outcome::Granted { .. }
             | Outcome::Held { .. }
             | Outcome::Free
+            | Outcome::WrongType(_)
             | Outcome::Refused(_) => {
                 self.trouble = None;
             }
+        }
+        if let (Some(dead), Outcome::Held { holder, .. }) = (dead, &outcome)
+            && let Some(token) = holder
+        {
+            self.found_dead(&asked, token, dead);
         }
         let (user, refused) = (
             asked.question.user(),
@@ -64,10 +104,8 @@ impl Queue {
             self.armed = armed;
         }
         let dirty = std::mem::take(&mut asked.dirty);
-        let forgotten = asked
-            .forgotten
-            .take()
-            .map(|released| (released, asked.question.clone()));
+        let news = News::of(&asked, &outcome);
+        let forgotten = asked.forgotten;
         match &asked.question {
             Question::Ask { .. } => self.ask_answered(&asked, outcome, turn),
             Question::HandOver { .. } => self.handover_answered(asked, outcome, turn),
@@ -75,15 +113,14 @@ impl Queue {
             Question::Extend { .. } => self.extend_answered(asked, outcome, turn),
             Question::Check { .. } => self.check_answered(&asked, outcome, turn),
             Question::Restore { .. } => self.restore_answered(&asked, outcome, turn),
+            Question::Bury { .. } => self.bury_answered(outcome, turn),
         }
         if !refused {
             self.store_answered(user, armed, turn);
         }
-        if let Some((released, question)) = forgotten {
-            if let Some(lease) = &mut self.lease {
-                lease.fence_at = None;
-            }
-            self.restore_after(released, &question, turn);
+        self.settle_errands(&news, turn);
+        if forgotten {
+            self.restore_after(user, grace_ms, turn);
         }
         if stale {
             self.belief = None;
@@ -102,6 +139,8 @@ impl Queue {
             && self.belief.is_some()
         {
             self.changed(link, ask_at, turn);
+            // What came while the question was on its way may be older than its answer.
+            self.told_of = None;
         }
     }
 
@@ -114,6 +153,16 @@ impl Queue {
             && let Fence::NewUnless(_) = fence
         {
             *fence = Fence::New;
+        }
+        if let (
+            Question::Extend {
+                mark: Mark::Kept | Mark::Found,
+                ..
+            },
+            Some(lease),
+        ) = (&asked.question, &mut self.lease)
+        {
+            lease.renewal_unknown = true;
         }
         if asked.teller.is_none() || !planted(Fault::UnlockNotAskedAgain) {
             self.ask_again_unless_gone(asked, turn);
@@ -152,7 +201,7 @@ impl Queue {
             // A question that was given up on may be done yet: by then it is to be undone once more.
             let again_at = turn.now.plus_millis(turn.settings.answer_within_ms);
             self.late.push_back((again_at, user, token.clone()));
-            self.errands.push_back(Errand::GiveAway {
+            self.errands.put(Errand::GiveAway {
                 user,
                 token,
                 only_if: None,
@@ -162,7 +211,10 @@ impl Queue {
 
     /// The store lost data, and who waits asks when other gates have written back what they granted; or the
     /// question has waited for a connection.
-    fn ask_after_grace(&mut self, asked: Asked, ms: u64, turn: &Turn<'_>) {
+    fn ask_after_grace(&mut self, asked: Asked, ms: u64, turn: &mut Turn<'_>) {
+        if matches!(asked.question, Question::HandOver { .. }) {
+            return self.release_instead(asked, turn);
+        }
         let ask_at = turn.now.plus_millis(ms);
         if matches!(asked.question, Question::Ask { .. }) {
             self.belief = None;
@@ -208,10 +260,18 @@ impl Queue {
                 let is_sure = fence.is_some() || matches!(asked_fence, Fence::NewUnless(_));
                 let fence_at = is_sure.then_some(deadline);
                 if !again {
-                    self.chain.begin(turn.now);
+                    // Its own place is one of them still.
+                    let others = self.places.len().saturating_sub(1);
+                    let rivals = self.pace.turn_begins();
+                    if rivals >= CROWD {
+                        turn.happened(Happening::Crowded { rivals });
+                    }
+                    self.chain.begin(turn.now, others);
                 }
-                // A token that held the lock already may have been granted it at another gate.
-                let deadline = fresh.then_some(deadline);
+                // A token that held the lock already may have been granted it at another gate; but not one that
+                // lockgate made and told nobody of.
+                let ours = fresh || (asked.again && !again && !asked.explicit && !bare);
+                let deadline = ours.then_some(deadline);
                 let mut lease =
                     self.new_lease(asked, (*user, token), *lease_ms, deadline, fence, turn.now);
                 lease.fence_at = fence_at;
@@ -221,8 +281,14 @@ impl Queue {
                 self.granted(asked, lease, turn);
             }
             Outcome::Held { holder, ttl_ms } => {
+                let is_ours = |lease: &Lease| Some(&lease.token) == holder.as_ref();
+                if !self.lease.as_ref().is_some_and(is_ours) {
+                    turn.happened(Happening::InVain {
+                        on_push: asked.on_push,
+                    });
+                    self.chain.found_held();
+                }
                 self.pace.in_vain(asked.on_push);
-                self.chain.found_held();
                 self.held(holder, ttl_ms, turn);
             }
             Outcome::Refused(error) => {
@@ -237,6 +303,10 @@ impl Queue {
                     );
                 }
                 self.doubt(asked);
+                // A fence may be refused where the lock is not.
+                if *asked_fence == Fence::No {
+                    self.refuse_earlier(*user, asked.sent_at, &error, turn);
+                }
                 self.left();
             }
             _ => debug_assert!(false, "no answer to this question"),
@@ -245,12 +315,7 @@ impl Queue {
 
     fn handover_answered(&mut self, asked: Asked, outcome: Outcome, turn: &mut Turn<'_>) {
         let Question::HandOver {
-            user,
-            from,
-            to,
-            lease_ms,
-            only_if,
-            ..
+            user, to, lease_ms, ..
         } = &asked.question
         else {
             return;
@@ -263,9 +328,10 @@ impl Queue {
             } => {
                 self.tell(&asked, Reply::Done, turn);
                 self.chain.hand_over();
-                self.released(*user, from, Ending::HandedOver, turn);
+                self.released(&asked, Ending::HandedOver, turn);
                 let fence_at = fence.map(|_| deadline);
-                let deadline = fresh.then_some(deadline);
+                let ours = fresh || (asked.again && !asked.explicit);
+                let deadline = ours.then_some(deadline);
                 let mut lease =
                     self.new_lease(&asked, (*user, to), *lease_ms, deadline, fence, turn.now);
                 lease.fence_at = fence_at;
@@ -273,38 +339,43 @@ impl Queue {
                 self.granted(&asked, lease, turn);
             }
             Outcome::Held { holder, ttl_ms } => {
-                self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
-                self.end_lost_lease_of(&asked, *user, from, turn);
+                self.not_released(&asked, turn);
                 self.held(holder, ttl_ms, turn);
             }
             Outcome::Free => {
-                self.tell(&asked, self.not_held(&asked, *user, from, turn.now), turn);
-                self.end_lost_lease_of(&asked, *user, from, turn);
+                self.not_released(&asked, turn);
                 self.free(turn);
             }
-            Outcome::Refused(_) => {
-                // The next one may not have it, or the store may write nothing more; what is to be
-                // released is released all the same, and who asks next gets the error.
-                let question = Question::Release {
-                    user: *user,
-                    token: from.clone(),
-                    only_if: *only_if,
-                };
-                self.doubt(&asked);
-                self.send(Asked { question, ..asked }, turn);
-            }
+            // The next one may not have it, or the store may write nothing more.
+            Outcome::Refused(_) => self.release_instead(asked, turn),
             _ => debug_assert!(false, "asked again"),
         }
     }
 
+    /// The lock cannot be handed over: it is released all the same, and the next one asks for it.
+    fn release_instead(&mut self, asked: Asked, turn: &mut Turn<'_>) {
+        let released = asked.released();
+        let Some((user, token, only_if)) = released.map(|(user, it, at)| (user, it.clone(), at))
+        else {
+            return;
+        };
+        self.doubt(&asked);
+        let question = Question::Release {
+            user,
+            token,
+            only_if,
+        };
+        self.send(Asked { question, ..asked }, turn);
+    }
+
     fn release_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
-        let Question::Release { user, token, .. } = &asked.question else {
+        let Question::Release { token, .. } = &asked.question else {
             return;
         };
         match outcome {
             Outcome::Free => {
                 self.tell(asked, Reply::Done, turn);
-                self.released(*user, token, Ending::Released, turn);
+                self.released(asked, Ending::Released, turn);
                 self.free(turn);
                 if !self.places.is_empty() && self.chain.is_long(turn.now, turn.settings) {
                     turn.happened(Happening::Yielded);
@@ -313,7 +384,6 @@ impl Queue {
                 }
             }
             Outcome::Held { .. } | Outcome::Granted { .. } => {
-                self.tell(asked, self.not_held(asked, *user, token, turn.now), turn);
                 if self
                     .belief
                     .as_ref()
@@ -322,7 +392,7 @@ impl Queue {
                     self.belief = None;
                     self.pace.now();
                 }
-                self.end_lost_lease_of(asked, *user, token, turn);
+                self.not_released(asked, turn);
             }
             Outcome::Refused(error) => {
                 self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
@@ -337,15 +407,15 @@ impl Queue {
                 deadline, fresh, ..
             } => self.extended(&asked, deadline, fresh, turn),
             // It is to be written back first, and then held again.
-            Outcome::Held { .. } | Outcome::Free if self.is_to_restore(turn.now) => {
+            Outcome::Held { .. } | Outcome::Free if self.waits_for_write_back_of(&asked) => {
                 self.extend_later(asked);
             }
             Outcome::Held { holder, ttl_ms } => {
-                self.tell(&asked, Reply::NotHeld, turn);
+                self.not_extended(&asked, turn);
                 self.held(holder, ttl_ms, turn);
             }
             Outcome::Free => {
-                self.tell(&asked, Reply::NotHeld, turn);
+                self.not_extended(&asked, turn);
                 self.free(turn);
             }
             Outcome::Refused(error) => {
@@ -362,6 +432,17 @@ impl Queue {
         }
     }
 
+    /// The token does not hold the lock.
+    fn not_extended(&mut self, asked: &Asked, turn: &mut Turn<'_>) {
+        let here = match &asked.question {
+            Question::Extend { user, token, .. } => self.lease_of(*user, token).is_some(),
+            _ => false,
+        };
+        if here || !self.may_yet_come(asked, turn) {
+            self.tell(asked, Reply::NotHeld, turn);
+        }
+    }
+
     /// The lease began anew: for a client that wanted it, or to renew it.
     fn extended(&mut self, asked: &Asked, deadline: Deadline, fresh: bool, turn: &mut Turn<'_>) {
         let Question::Extend {
@@ -369,6 +450,7 @@ impl Queue {
             token,
             lease_ms,
             expects,
+            ..
         } = &asked.question
         else {
             return;
@@ -402,15 +484,32 @@ impl Queue {
         self.believe_lease(turn);
     }
 
-    /// What to say to the sender of a release that found the token not holding the lock. If an
-    /// earlier sending was never answered, that one may have done it.
-    fn not_held(&self, asked: &Asked, user: UserId, token: &Token, now: Time) -> Reply {
-        if !asked.again {
-            return Reply::NotHeld;
+    /// A release found that the token does not hold the lock.
+    fn not_released(&mut self, asked: &Asked, turn: &mut Turn<'_>) {
+        let Some((user, token, _)) = asked.released() else {
+            return;
+        };
+        let (user, token) = (user, token.clone());
+        let lease = self.lease_of(user, &token);
+        if lease.is_none() && self.may_yet_come(asked, turn) {
+            return;
         }
-        match self.lease.as_ref().filter(|lease| lease.is_of(user, token)) {
-            Some(lease) if now < lease.until => Reply::Done,
+        // By an earlier sending of this question, or by the loss of data that the lease was to be written
+        // back after.
+        let by_us = asked.again || (self.restore_at.is_some() && lease.is_some());
+        let reply = match &lease {
+            _ if !by_us => Reply::NotHeld,
+            Some(lease) if turn.now < lease.until => Reply::Done,
             _ => Reply::Refused(Refusal::Upstream),
+        };
+        self.tell(asked, reply, turn);
+        if let Some(lease) = lease {
+            let how = match by_us {
+                true => Ending::Released,
+                false => lease.ending(turn.now),
+            };
+            // Lost before, its client gives it up now.
+            self.released(asked, how, turn);
         }
     }
 
@@ -494,11 +593,19 @@ impl Queue {
             _ => self.lose_lease(turn),
         }
         let user = self.lease.as_ref().map(|lease| lease.user);
+        let before = self.told_of.take().filter(|before| before.holder == holder);
         // At exactly its time to live a key is still there.
         let over_at = ttl_ms.map(|ttl| {
             turn.now
                 .plus_millis(ttl.saturating_add(u64::from(!planted(Fault::TimerAtTtl))))
         });
+        let is_same = |(before, now): (Time, Time)| {
+            before.millis_since(now).max(now.millis_since(before)) < SAME_DEADLINE_MS
+        };
+        let before = before.and_then(|before| before.over_at);
+        if before.zip(over_at).is_some_and(is_same) {
+            turn.happened(Happening::ToldOfNothing);
+        }
         self.believe(holder, user, over_at, turn);
     }
 
@@ -518,9 +625,11 @@ impl Queue {
             }
         };
         let until = over_at.map_or(ask_again_at, |over_at| over_at.min(ask_again_at));
+        self.told_of = None;
         self.belief = Some(Belief {
             holder,
             user,
+            over_at,
             until,
         });
         self.refuse_deadlocked(turn);
@@ -529,6 +638,7 @@ impl Queue {
     /// Nobody holds the lock.
     pub(super) fn free(&mut self, turn: &mut Turn<'_>) {
         self.belief = None;
+        self.told_of = None;
         self.pace.now();
         self.lose_lease(turn);
     }
@@ -536,52 +646,44 @@ impl Queue {
     /// The lock is not held by the lease in the books; unless it is to be written back.
     fn lose_lease(&mut self, turn: &mut Turn<'_>) {
         match &mut self.lease {
-            Some(lease) if self.restore.is_some() => lease.check_at = None,
+            Some(lease) if self.restore_at.is_some() => lease.check_at = None,
             _ => self.put_lease(None, true, turn),
         }
     }
 
-    /// The token does not hold the lock any more, by this gate's doing.
-    fn released(&mut self, user: UserId, token: &Token, how: Ending, turn: &mut Turn<'_>) {
-        let lease = self.lease_of(user, token);
-        let over_at = lease.map_or(turn.now.plus_millis(FOREIGN_LEASE_MS), |lease| {
-            lease.over_at
-        });
-        if planted(Fault::ReleasedForgotten) {
-            return self.end_lease_of(user, token, how, turn);
+    /// The token that the question was to release does not hold the lock any more.
+    fn released(&mut self, asked: &Asked, how: Ending, turn: &mut Turn<'_>) {
+        let Some((user, token, not_after)) = asked.released() else {
+            return;
+        };
+        let token = token.clone();
+        let lease = self.lease_of(user, &token);
+        if !planted(Fault::ReleasedForgotten) {
+            // The same token may be granted again, though it should be new each time.
+            let set_here = lease.as_ref().and_then(|lease| lease.deadline);
+            let not_after = not_after
+                .or(set_here)
+                .filter(|_| !planted(Fault::BuriedWhateverDeadline));
+            turn.todo.push(Action::Died {
+                token: token.clone(),
+                dead: Dead { user, not_after },
+                over_at: lease.map_or(turn.now.plus_millis(FOREIGN_LEASE_MS), |it| it.over_at),
+                before_loss: asked.forgotten || asked.grace_ms.is_some(),
+            });
         }
-        turn.todo.push(Action::Released {
-            token: token.clone(),
-            over_at,
-        });
-        self.end_lease_of(user, token, how, turn);
+        self.end_lease_of(user, &token, how, turn);
+        if let Some(ms) = asked.grace_ms {
+            // Another instance that granted it may not have heard of its end, and write it back.
+            self.look_again(user, ms, turn);
+        }
     }
 
-    /// Whoever had this lease wanted it to end.
+    /// Whoever had this lease wanted it to end, or was not told that it stands.
     fn end_lease_of(&mut self, user: UserId, token: &Token, how: Ending, turn: &mut Turn<'_>) {
-        let kept = self.restore.is_some() && planted(Fault::WrittenBackThoughReleased);
+        let kept = self.restore_at.is_some() && planted(Fault::WrittenBackThoughReleased);
         if let Some(lease) = self.lease_of(user, token).filter(|_| !kept) {
             turn.lease_over(&lease, how);
             self.put_lease(None, false, turn);
         }
-    }
-
-    /// The same where it was found not to stand any more.
-    fn end_lost_lease_of(
-        &mut self,
-        asked: &Asked,
-        user: UserId,
-        token: &Token,
-        turn: &mut Turn<'_>,
-    ) {
-        let Some(lease) = self.lease_of(user, token) else {
-            return;
-        };
-        let how = match asked.again {
-            // By the first sending of this question.
-            true => Ending::Released,
-            false => lease.ending(turn.now),
-        };
-        self.end_lease_of(user, token, how, turn);
     }
 }

@@ -12,7 +12,7 @@ impl Queue {
     pub(super) fn lock(&mut self, ask: &LockRequest, turn: &mut Turn<'_>) {
         // Whoever asks with this token is there for it again.
         self.errands
-            .retain(|errand| !errand.gives_away(ask.user, &ask.token));
+            .take_where(|errand| errand.gives_away(ask.user, &ask.token));
         self.late
             .retain(|(_, user, token)| *user != ask.user || *token != ask.token);
         let knows = self.knows(ask.user, ask.wait, turn.now);
@@ -129,7 +129,7 @@ impl Queue {
     pub(super) fn give_away(&mut self, lease: &Lease) {
         // Where the deadline may be another gate's and so may the client, the lease runs out.
         if lease.deadline.is_some() || !lease.explicit {
-            self.errands.push_back(Errand::GiveAway {
+            self.errands.put(Errand::GiveAway {
                 user: lease.user,
                 token: lease.token.clone(),
                 only_if: (lease.deadline)

@@ -6,8 +6,8 @@ use crate::lock::{
     lease::{Lease, is_wanted_back},
     places::Place,
     vocabulary::{
-        Action, Deadline, Fence, Question, QuestionId, Reply, RequestId, Settings, Time, Token,
-        UserId,
+        Action, Deadline, Fence, Mark, Question, QuestionId, Reply, RequestId, Settings, Time,
+        Token, UserId,
     },
 };
 
@@ -19,27 +19,40 @@ impl Queue {
         if self.asked.is_some() || self.keep_up(turn) {
             return;
         }
-        while let Some(errand) = self.errands.pop_front() {
-            if let Some((question, teller)) = self.question_of(&errand, turn) {
-                return self.ask(question, teller, turn);
-            }
-        }
-        if let Some(belief) = &self.belief {
-            if let Some(place) = self.places.of_token(&belief.holder, belief.user) {
-                return self.ask_for(&place.clone(), turn);
-            }
-            let rights = &self.rights;
-            for request in self.places.take_tries(|user| !rights.is_stranger(user)) {
-                turn.reply(request, Reply::Nil);
-            }
-            self.ask_about_strangers(turn);
-        } else if let Some(first) = self.places.first()
-            && self.pace.ask_at() <= turn.now
-        {
-            self.ask_for(&first.clone(), turn);
-        } else {
+        let asks = match self.waiters_are_next() {
+            true => self.ask_for_waiters(turn) || self.run_errand(turn),
+            false => self.run_errand(turn) || self.ask_for_waiters(turn),
+        };
+        if !asks && self.belief.is_none() {
             self.check(turn);
         }
+    }
+
+    /// Asks for the first of those who wait, if that is of use. Returns whether it did.
+    fn ask_for_waiters(&mut self, turn: &mut Turn<'_>) -> bool {
+        let Some(belief) = &self.belief else {
+            let is_time = self.pace.ask_at() <= turn.now;
+            let first = self.next_place().filter(|_| is_time).cloned();
+            return first.inspect(|place| self.ask_for(place, turn)).is_some();
+        };
+        let of_holder = self.places.of_token(&belief.holder, belief.user);
+        if let Some(place) = of_holder.filter(|it| !self.cut_off.has(it.user)) {
+            self.ask_for(&place.clone(), turn);
+            return true;
+        }
+        let rights = &self.rights;
+        for request in self.places.take_tries(|user| !rights.is_stranger(user)) {
+            turn.reply(request, Reply::Nil);
+        }
+        self.ask_about_strangers(turn)
+    }
+
+    /// The first who waits and can be asked for.
+    pub(super) fn next_place(&self) -> Option<&Place> {
+        if self.cut_off.any() {
+            return self.places.first_of(|user| !self.cut_off.has(user));
+        }
+        self.places.first()
     }
 
     fn ask_for(&mut self, place: &Place, turn: &mut Turn<'_>) {
@@ -76,7 +89,7 @@ impl Queue {
     }
 
     /// The question that does this errand. None where there is nothing left to do.
-    fn question_of(
+    pub(super) fn question_of(
         &self,
         errand: &Errand,
         turn: &Turn<'_>,
@@ -97,6 +110,7 @@ impl Queue {
                     token,
                     lease_ms,
                     expects,
+                    mark: Mark::None,
                 };
                 Some((question, owner.teller()))
             }
@@ -189,13 +203,15 @@ impl Queue {
             question,
             own: teller.is_none(),
             teller,
+            errand: None,
             sent_at: turn.now,
             again,
             on_push: self.pace.pushed(),
             dirty: Vec::new(),
             retry_at: None,
             explicit,
-            forgotten: None,
+            forgotten: false,
+            grace_ms: None,
         };
         self.send(asked, turn);
     }
@@ -216,6 +232,7 @@ impl Queue {
             id,
             sent_at: turn.now,
             retry_at: None,
+            forgotten: false,
             ..asked
         });
     }

@@ -74,23 +74,25 @@ impl Queue {
         }
     }
 
-    /// The next user whom the store has to be asked about.
+    /// The next user that the store has to be asked about, and can be.
     fn next_stranger(&mut self) -> Option<UserId> {
-        while let Some(&user) = self.rights.strangers.front() {
-            if self.places.waits(user) {
-                return Some(user);
-            }
-            // It left meanwhile.
+        // Some left meanwhile.
+        while let Some(&user) = self.rights.strangers.front()
+            && !self.places.waits(user)
+        {
             self.rights.strangers.pop_front();
         }
-        None
+        let mut strangers = self.rights.strangers.iter().copied();
+        strangers.find(|user| self.places.waits(*user) && !self.cut_off.has(*user))
     }
 
-    /// Asks whether the next stranger may know of the lock, if there is one.
-    pub(super) fn ask_about_strangers(&mut self, turn: &mut Turn<'_>) {
-        if let Some(user) = self.next_stranger() {
+    /// Asks whether the next stranger may know of the lock, if there is one. Returns whether it did.
+    pub(super) fn ask_about_strangers(&mut self, turn: &mut Turn<'_>) -> bool {
+        let stranger = self.next_stranger();
+        if let Some(user) = stranger {
             self.ask(Question::Check { user }, None, turn);
         }
+        stranger.is_some()
     }
 
     /// The store answered a question of this user.
@@ -119,6 +121,23 @@ impl Queue {
             self.left();
         }
         self.refuse_deadlocked(turn);
+    }
+
+    /// The store refused this stranger the lock: all of its requests that came before it was asked get the error, and
+    /// cost the others no question each.
+    pub(super) fn refuse_earlier(
+        &mut self,
+        user: UserId,
+        asked_at: Time,
+        error: &Bytes,
+        turn: &mut Turn<'_>,
+    ) {
+        if !self.rights.is_stranger(user) {
+            return;
+        }
+        for request in self.places.take_earlier(user, asked_at) {
+            turn.reply(request, Reply::Refused(Refusal::Store(error.clone())));
+        }
     }
 
     /// The store refused to tell this user anything: whoever of it waits as a stranger gets the error.

@@ -1,22 +1,19 @@
-//! What keeps a lease true after it was granted: it is renewed while its session lives, asked about
-//! when the store told of a change, and written back when the store lost it. And who is told when
-//! a lease that is bound to a connection (`SESSION`) ends.
+//! What keeps a lease true after it was granted: it is renewed while its session lives, and asked about
+//! when the store told of a change. And who is told when a lease that is bound to a connection
+//! (`SESSION`) ends.
 //!
-//! Before anything else a lost lease is written back; a renewal comes before what clients want, or
-//! they could keep it waiting until the lease is over.
+//! Before anything else comes what a loss of data brings about (`recovery`); a renewal comes before what
+//! clients want, or they could keep it waiting until the lease is over.
 
-use super::{Asked, Errand, NOT_NOW_PAUSE_MS, Queue, Restore, Turn};
+use super::{Asked, Errand, Queue, Turn};
 use crate::lock::{
     fault::{Fault, planted},
     lease::{Lease, renewal},
     vocabulary::{
-        Action, Deadline, Ending, Happening, Outcome, Question, Refusal, Reply, RequestId, Time,
-        Token, UserId,
+        Action, Dead, Deadline, Ending, Happening, MARK_MS, Mark, Outcome, Question, Refusal,
+        Reply, RequestId, Time, Token, UserId,
     },
 };
-
-/// The pause before a lease is written back once more is doubled so often at most: to 51 s.
-const MOST_DOUBLED: u32 = 9;
 
 impl Queue {
     // ── sessions ─────────────────────────────────────────────────────────────────────────────
@@ -37,6 +34,8 @@ impl Queue {
         turn.session_over(request, false);
         if by_client && !planted(Fault::SessionNotReleased) {
             lease.receivers = 0;
+            // Its client knows the token, and may go on with it at another gate.
+            lease.explicit = true;
             self.give_back();
         }
     }
@@ -49,6 +48,7 @@ impl Queue {
             && let Some(request) = lease.session.take()
         {
             lease.receivers = 0;
+            lease.explicit = true;
             turn.session_over(request, true);
             self.give_back();
         }
@@ -64,6 +64,10 @@ impl Queue {
     /// The books have this lease from now on, or none. Whose connection the one before it was
     /// bound to is told so.
     pub(super) fn put_lease(&mut self, lease: Option<Lease>, lost: bool, turn: &mut Turn<'_>) {
+        if lease.is_some() {
+            // What waited for its token to come has it.
+            self.errands.wake(|_| true);
+        }
         let before = std::mem::replace(&mut self.lease, lease);
         let goes_on = |before: &Lease| {
             let same = |lease: &Lease| lease.is_of(before.user, &before.token);
@@ -72,6 +76,7 @@ impl Queue {
         // Who ended it has told how.
         if let Some(before) = before.as_ref().filter(|before| lost && !goes_on(before)) {
             turn.lease_over(before, before.ending(turn.now));
+            turn.lost_token(before);
         }
         let bound = self.lease.as_ref().and_then(|lease| lease.session);
         if let Some(request) = before.and_then(|lease| lease.session)
@@ -84,87 +89,35 @@ impl Queue {
 
     // ── what is asked for its sake ───────────────────────────────────────────────────────────
 
-    /// The store lost data.
-    pub(super) fn forgot(&mut self, released: Vec<Token>, turn: &Turn<'_>) {
-        self.armed = None;
-        self.belief = None;
-        self.restore = None;
-        self.restores_refused = 0;
-        self.pace.now();
-        if let Some(lease) = &mut self.lease {
-            // Others may be granted the lock before it is written back, and then with much the same deadline; or
-            // were, if what is there is from before.
-            lease.fence_at = None;
-            // Whoever releases it does not want it back.
-            let released_now = self
-                .asked
-                .as_ref()
-                .is_some_and(|asked| asked.releases(lease.user, &lease.token));
-            if lease.is_to_be_written_back(turn.now, turn.settings)
-                && (!released_now || planted(Fault::WrittenBackThoughReleased))
-            {
-                self.restore = Some(Restore {
-                    at: turn.now,
-                    over: released.clone(),
-                });
-            } else {
-                lease.check_at = Some(turn.now);
-            }
-        }
-        if let Some(asked) = &mut self.asked {
-            // What it is answered may be from before the loss, or of a lock that was lost.
-            asked.again = true;
-            asked.forgotten = Some(released);
-        }
-    }
-
     /// Asks what keeps the lease true, if it is time. Returns whether it did.
     pub(super) fn keep_up(&mut self, turn: &mut Turn<'_>) -> bool {
+        if self.recover(turn) {
+            return true;
+        }
         let Some(lease) = &self.lease else {
-            self.restore = None;
             return false;
         };
         let (user, token) = (lease.user, lease.token.clone());
-        let due = |restore: &mut Restore| restore.at <= turn.now;
-        if let Some(Restore { over, .. }) = self.restore.take_if(due)
-            && lease.is_to_be_written_back(turn.now, turn.settings)
-        {
-            let question = Question::Restore {
-                user,
-                token,
-                lease_ms: match planted(Fault::WrittenBackTooShort) {
-                    true => 1,
-                    // Rounded up, or the store would let it end before its owner does.
-                    false => lease.until.micros_since(turn.now).div_ceil(1_000),
-                },
-                fence: lease.fence,
-                over,
-            };
-            self.ask(question, None, turn);
-            return true;
-        }
         let renewed = lease.session.is_some() && lease.renew_at <= turn.now;
         if renewed
-            && self.restore.is_none()
+            && self.restore_at.is_none()
+            && !self.cut_off.has(user)
             && !self.errands.iter().any(|e| e.releases(user, &token))
         {
             let question = Question::Extend {
                 user,
                 token,
-                lease_ms: lease.lease_ms,
+                lease_ms: lease.lease_ms.max(turn.settings.min_session_ms),
                 expects: lease.deadline,
+                mark: match lease.renewal_unknown {
+                    true => Mark::Found,
+                    false => Mark::Kept,
+                },
             };
             self.ask(question, None, turn);
             return true;
         }
         false
-    }
-
-    /// The lease is to be written back now.
-    pub(super) fn is_to_restore(&self, now: Time) -> bool {
-        self.restore
-            .as_ref()
-            .is_some_and(|restore| restore.at <= now)
     }
 
     /// Asks whether the lease still stands, if it is time and nobody who waits will ask anyway.
@@ -177,17 +130,19 @@ impl Queue {
         }
     }
 
-    /// When the lease is due for a check or a renewal, unless a question is on its way.
+    /// When the lease is due for a check or a renewal, or the lock for a look, unless a question is on its way.
     pub(super) fn upkeep_at(&self) -> Option<Time> {
-        let lease = self.lease.as_ref().filter(|_| self.asked.is_none())?;
-        let renew_at = match &self.restore {
-            Some(restore) => Some(restore.at),
-            None => lease.session.map(|_| lease.renew_at),
+        if self.asked.is_some() {
+            return None;
+        }
+        let lease = self.lease.as_ref();
+        let renewed = |lease: &Lease| {
+            let linked_at = self.cut_off.until(lease.user).unwrap_or_default();
+            lease.session.map(|_| lease.renew_at.max(linked_at))
         };
-        [renew_at, self.is_to_be_checked()]
-            .into_iter()
-            .flatten()
-            .min()
+        let renew_at = lease.and_then(|lease| self.restore_at.or(renewed(lease)));
+        let due = [renew_at, self.is_to_be_checked(), self.look_at()];
+        due.into_iter().flatten().min()
     }
 
     fn is_to_be_checked(&self) -> Option<Time> {
@@ -223,81 +178,10 @@ impl Queue {
         }
     }
 
-    pub(super) fn restore_answered(
-        &mut self,
-        asked: &Asked,
-        outcome: Outcome,
-        turn: &mut Turn<'_>,
-    ) {
-        let Question::Restore { lease_ms, over, .. } = &asked.question else {
-            return;
-        };
-        match outcome {
-            Outcome::Granted {
-                deadline, fresh, ..
-            } => {
-                if let Some(lease) = &mut self.lease {
-                    let ours = fresh || lease.deadline == Some(deadline);
-                    lease.deadline = ours.then_some(deadline);
-                    lease.over_at = lease.over_at.max(over_at(turn.now, *lease_ms));
-                    lease.confirm();
-                }
-                self.believe_lease(turn);
-            }
-            Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, turn),
-            Outcome::Free => self.free(turn),
-            // Tried again until the lease is over, ever less often; meanwhile others get their turn.
-            _ => {
-                let doubled = self.restores_refused.min(MOST_DOUBLED);
-                self.restores_refused += 1;
-                self.restore = Some(Restore {
-                    at: turn.now.plus_millis(NOT_NOW_PAUSE_MS << doubled),
-                    over: over.clone(),
-                });
-            }
-        }
-    }
-
-    /// The store lost data while the question was on its way: what it was answered may be from
-    /// before, so what it granted is written back.
-    pub(super) fn restore_after(
-        &mut self,
-        mut released: Vec<Token>,
-        question: &Question,
-        turn: &Turn<'_>,
-    ) {
-        if let Question::HandOver { from, .. } = question {
-            released.push(from.clone());
-        }
-        if let Some(lease) = &self.lease
-            && lease.is_to_be_written_back(turn.now, turn.settings)
-        {
-            self.restore = Some(Restore {
-                at: turn.now,
-                over: released,
-            });
-        }
-    }
-
     /// An extension that has to come after the writing back.
     pub(super) fn extend_later(&mut self, asked: Asked) {
-        if let (
-            Question::Extend {
-                user,
-                token,
-                lease_ms,
-                ..
-            },
-            Some((request, give_up_at)),
-        ) = (asked.question, asked.teller)
-        {
-            let owner = super::Owner {
-                request,
-                user,
-                token,
-                give_up_at,
-            };
-            self.put_errand_back(Errand::Relock(owner, lease_ms));
+        if let (Some(errand), Some(_)) = (asked.errand, asked.teller) {
+            self.errands.put_back(*errand);
         }
         // A renewal is due still.
     }
@@ -311,7 +195,7 @@ impl Queue {
 
     /// The lease of a token that was just granted it or had it extended.
     pub(super) fn new_lease(
-        &self,
+        &mut self,
         asked: &Asked,
         (user, token): (UserId, &Token),
         lease_ms: u64,
@@ -320,6 +204,12 @@ impl Queue {
         now: Time,
     ) -> Lease {
         let before = self.lease_of(user, token);
+        let longest_ms = match asked.question {
+            Question::Extend { mark, .. } if mark != Mark::None => lease_ms + MARK_MS,
+            _ => lease_ms,
+        };
+        // Renewals of leases that began together come apart.
+        let sixth = self.pace.jittered(lease_ms / 6);
         Lease {
             user,
             token: token.clone(),
@@ -327,7 +217,7 @@ impl Queue {
             lease_ms,
             since: before.as_ref().map_or(now, |lease| lease.since),
             until: asked.sent_at.plus_millis(lease_ms),
-            over_at: over_at(now, lease_ms),
+            over_at: over_at(now, longest_ms),
             deadline,
             how: before.as_ref().and_then(|lease| lease.how),
             receivers: before.as_ref().map_or(0, |lease| lease.receivers),
@@ -335,7 +225,8 @@ impl Queue {
             fence: fence.or(before.as_ref().and_then(|lease| lease.fence)),
             fence_at: None,
             session: before.and_then(|lease| lease.session),
-            renew_at: renewal(asked.sent_at, lease_ms),
+            renew_at: renewal(asked.sent_at, lease_ms, sixth),
+            renewal_unknown: false,
             changed: false,
             bare: matches!(asked.question, Question::Ask { bare: true, .. })
                 && self.armed.is_none(),
@@ -346,7 +237,7 @@ impl Queue {
 
 /// When the store has let a lease end that it began just now at the latest: it may have moved the
 /// deadline by 3 ms, and lets keys live to the end of a millisecond.
-fn over_at(now: Time, lease_ms: u64) -> Time {
+pub(super) fn over_at(now: Time, lease_ms: u64) -> Time {
     now.plus_millis(lease_ms.saturating_add(4))
 }
 
@@ -364,10 +255,25 @@ impl Errand {
 impl Asked {
     /// It ends the lease of this owner.
     pub(super) fn releases(&self, whose: UserId, what: &Token) -> bool {
+        self.released()
+            .is_some_and(|(user, token, _)| user == whose && token == what)
+    }
+
+    /// The owner whose lease it ends, and up to which deadline.
+    pub(super) fn released(&self) -> Option<(UserId, &Token, Option<Deadline>)> {
         match &self.question {
-            Question::Release { user, token, .. } => *user == whose && token == what,
-            Question::HandOver { user, from, .. } => *user == whose && from == what,
-            _ => false,
+            Question::Release {
+                user,
+                token,
+                only_if,
+            }
+            | Question::HandOver {
+                user,
+                from: token,
+                only_if,
+                ..
+            } => Some((*user, token, *only_if)),
+            _ => None,
         }
     }
 }
@@ -379,6 +285,23 @@ impl Turn<'_> {
 
     pub(super) fn happened(&mut self, what: Happening) {
         self.todo.push(Action::Happened(what));
+    }
+
+    /// The token of this lease was found not to hold the lock any more. Where this instance does not know
+    /// its deadline, another one may have extended it, and knows more.
+    fn lost_token(&mut self, lease: &Lease) {
+        let counts = lease.deadline.is_some() && lease.over_at > self.now;
+        if counts && !planted(Fault::LostForgotten) {
+            self.todo.push(Action::Died {
+                token: lease.token.clone(),
+                dead: Dead {
+                    user: lease.user,
+                    not_after: lease.deadline,
+                },
+                over_at: lease.over_at,
+                before_loss: false,
+            });
+        }
     }
 
     pub(super) fn lease_over(&mut self, lease: &Lease, how: Ending) {

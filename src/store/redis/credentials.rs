@@ -32,17 +32,37 @@ pub(super) async fn log_in(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     credentials: &Credentials,
 ) -> Result<Login, NoLink> {
-    let mut refused = Bytes::new();
-    for words in forms_of(credentials) {
-        let words = [&[&b"AUTH"[..]], words.as_slice()].concat();
-        refused = match ask(stream, &words).await.map_err(failed)? {
-            Line::Good => return Ok(Login::Done),
-            Line::Error(text) => text,
-        };
-        if !may_know_no_users(credentials, &refused) {
-            break;
-        }
+    let mut bytes = BytesMut::new();
+    write_auth(&mut bytes, credentials);
+    let line = exchange(stream, &bytes).await.map_err(failed)?;
+    login(stream, credentials, line).await
+}
+
+/// Adds the `AUTH` of these credentials.
+pub(super) fn write_auth(bytes: &mut BytesMut, credentials: &Credentials) {
+    let [words, _] = forms_of(credentials);
+    write(bytes, &[&[&b"AUTH"[..]], words.as_slice()].concat());
+}
+
+/// What Redis made of that `AUTH`, to which it answered this; of another form of it where it knows no users.
+///
+/// # Errors
+/// The connection is of no use, or Redis does not say now.
+pub(super) async fn login(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    credentials: &Credentials,
+    mut line: Line,
+) -> Result<Login, NoLink> {
+    if let Line::Error(text) = &line
+        && may_know_no_users(credentials, text)
+    {
+        let words: [&[u8]; 2] = [b"AUTH", credentials.password()];
+        line = ask(stream, &words).await.map_err(failed)?;
     }
+    let refused = match line {
+        Line::Good => return Ok(Login::Done),
+        Line::Error(text) => text,
+    };
     let code = refused.split(|byte| *byte == b' ').next();
     let passes = matches!(code, Some(b"LOADING" | b"MASTERDOWN" | b"BUSY"));
     if is_full(&refused) || passes {
@@ -80,11 +100,22 @@ pub(super) async fn ask(
     words: &[&[u8]],
 ) -> io::Result<Line> {
     let mut bytes = BytesMut::new();
+    write(&mut bytes, words);
+    exchange(stream, &bytes).await
+}
+
+fn write(bytes: &mut BytesMut, words: &[&[u8]]) {
     // A command is written as an array of strings is.
-    let mut command = Writer::new(&mut bytes, Protocol::Resp2);
+    let mut command = Writer::new(bytes, Protocol::Resp2);
     command.array(words.len());
     words.iter().for_each(|word| command.bulk(word));
-    stream.write_all(&bytes).await?;
+}
+
+async fn exchange(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    bytes: &[u8],
+) -> io::Result<Line> {
+    stream.write_all(bytes).await?;
     // With TLS it may not be on its way before.
     stream.flush().await?;
     read_line(stream).await

@@ -1,16 +1,24 @@
-//! Whether Redis takes clients that do not authenticate: that is for its `default` user to say, and may
-//! change at any time. A shared connection does not show it, since Redis asks for a password at the
-//! beginning of a connection only; so it is asked for each such client anew, on a connection of its own
-//! that is made new again by `RESET`. Those who come at the same time are answered by one question, of
-//! which each came before it was sent.
+//! Asks Redis on whose behalf a client may lock: whether credentials that it gave are right, or, where it gave
+//! none, whether it may do anything without.
+//!
+//! Both are asked on a connection of lockgate's own, on which nothing else is said. What Redis answers to a
+//! client's `AUTH` on the client's own connection does not count, since that reply can be miscounted or
+//! forged; and a shared connection does not show whether Redis wants a password by now, which it asks for at
+//! the beginning of a connection only. `RESET` makes the connection new before each look at what a client
+//! may do without a password, and takes its last user from it.
+//!
+//! Each answer counts for [`VERIFIED_FOR_MS`], but a refusal of credentials, which is not kept. Clients that
+//! come at the same time and claim the same are answered by one question. The questions of one round trip
+//! are few ([`TOGETHER`]) and of different users first ([`Claims`]), so that false logins in the name of one
+//! user do not delay those of others; a client has one question at a time.
 
 use std::{
     io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncWriteExt, BufReader},
     sync::{mpsc, oneshot},
@@ -18,39 +26,46 @@ use tokio::{
 };
 
 use super::{
-    credentials::{self, Line},
+    claims::{Asker, Claim, Claims},
+    credentials::{self, Line, Login},
     greeting::{NoLink, dial, lossy},
     settings::{LONGEST_PAUSE, RedisSettings},
 };
 use crate::{
+    clock,
+    identity::{Credentials, Users, VERIFIED_FOR_MS},
+    lock::Time,
     metrics::upstream::{Purpose, UpstreamMetrics},
     store::{Admission, Later, task::Task},
     transport::stream::Stream,
 };
 
-/// The connection is kept so long after it was used.
+/// How long the connection is kept after it was used.
 const OPEN_FOR: Duration = Duration::from_secs(1);
 
-/// Those who wait for their question to be seen; others wait to wait.
+/// Clients whose question waits at the door; others wait to join them.
 const QUEUED: usize = 1_024;
 
-/// Most that one question answers.
-const TOGETHER: usize = 1_024;
+/// Most questions of one round trip. Redis closes a connection that has not authenticated and is owed more
+/// than 1 KiB of replies, and a refusal has up to a hundred bytes.
+const TOGETHER: usize = 8;
 
 /// The connection is made new by the first, and the second asks.
-const NEW_AND_ASKED: &[u8] = b"*1\r\n$5\r\nRESET\r\n*1\r\n$4\r\nPING\r\n";
-
-type Asker = oneshot::Sender<Admission>;
+const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Where it is asked.
 pub(super) struct Door {
     keeper: Arc<DoorKeeper>,
-    asked: OnceLock<(mpsc::Sender<Asker>, Task)>,
+    asked: OnceLock<(mpsc::Sender<(Claim, Asker)>, Task)>,
 }
 
 struct DoorKeeper {
     settings: Arc<RedisSettings>,
+    users: Arc<Users>,
     metrics: Arc<UpstreamMetrics>,
+    /// The latest answer about clients that did not authenticate, and when it came.
+    anonymous: Mutex<Option<(Time, Admission)>>,
     /// Why there is no answer.
     trouble: Mutex<Option<String>>,
 }
@@ -64,21 +79,30 @@ enum NoAnswer {
 }
 
 impl Door {
-    /// Nothing is opened before somebody asks.
-    pub(super) fn new(settings: Arc<RedisSettings>, metrics: Arc<UpstreamMetrics>) -> Self {
+    /// Nothing is opened before the first question.
+    pub(super) fn new(
+        settings: Arc<RedisSettings>,
+        users: Arc<Users>,
+        metrics: Arc<UpstreamMetrics>,
+    ) -> Self {
         Self {
             keeper: Arc::new(DoorKeeper {
                 settings,
+                users,
                 metrics,
+                anonymous: Mutex::default(),
                 trouble: Mutex::default(),
             }),
             asked: OnceLock::new(),
         }
     }
 
-    /// As [`Store::admits_anonymous`](crate::store::Store::admits_anonymous).
-    pub(super) fn ask(&self, patience: Option<Duration>) -> Later<Admission> {
+    /// As [`Store::admits`](crate::store::Store::admits).
+    pub(super) fn ask(&self, claim: Claim, patience: Option<Duration>) -> Later<Admission> {
         let keeper = Arc::clone(&self.keeper);
+        if let Some(known) = keeper.known(&claim) {
+            return Box::pin(std::future::ready(known));
+        }
         let (asked, _) = self.asked.get_or_init(|| {
             let (asked, askers) = mpsc::channel(QUEUED);
             (asked, Task::spawn(Arc::clone(&keeper).keep(askers)))
@@ -88,7 +112,7 @@ impl Door {
             let answer = async {
                 let (asker, answer) = oneshot::channel();
                 // The task lives as long as the store.
-                let _ = asked.send(asker).await;
+                let _ = asked.send((claim, asker)).await;
                 answer.await.unwrap_or(Admission::Unanswered(None))
             };
             match patience {
@@ -103,11 +127,11 @@ impl Door {
 }
 
 impl DoorKeeper {
-    async fn keep(self: Arc<Self>, mut askers: mpsc::Receiver<Asker>) {
+    async fn keep(self: Arc<Self>, mut askers: mpsc::Receiver<(Claim, Asker)>) {
         let mut stream = None;
-        let mut waiting = Vec::new();
+        let mut waiting = Claims::default();
         loop {
-            if waiting.is_empty() {
+            if waiting.count() == 0 {
                 let first = match timeout(OPEN_FOR, askers.recv()).await {
                     Ok(first) => first,
                     Err(_) => {
@@ -115,85 +139,194 @@ impl DoorKeeper {
                         askers.recv().await
                     }
                 };
-                let Some(first) = first else { return };
-                waiting.push(first);
+                let Some((claim, asker)) = first else { return };
+                waiting.add(claim, asker);
             }
-            while waiting.len() < TOGETHER
-                && let Ok(more) = askers.try_recv()
+            while waiting.count() < QUEUED
+                && let Ok((claim, asker)) = askers.try_recv()
             {
-                waiting.push(more);
+                waiting.add(claim, asker);
+            }
+            let claims = self.of_one_round_trip(&mut waiting);
+            if claims.is_empty() {
+                continue;
             }
             let was_open = stream.is_some();
-            match self.look(&mut stream).await {
-                Ok(admission) => {
+            match self.look(&mut stream, &claims).await {
+                Ok(admissions) => {
                     self.set_trouble(None);
-                    for asker in waiting.drain(..) {
-                        // Who left does not want to know.
-                        let _ = asker.send(admission.clone());
+                    for (claim, admission) in claims.iter().zip(&admissions) {
+                        waiting.answer(claim, admission);
                     }
+                    continue;
                 }
                 // An old connection may have been closed since.
                 Err(NoAnswer::Broken(_)) if was_open => {}
                 Err(NoAnswer::Broken(reason) | NoAnswer::Late(reason)) => {
                     self.set_trouble(Some(reason));
                     sleep(LONGEST_PAUSE).await;
-                    waiting.retain(|asker| !asker.is_closed());
                 }
+            }
+            claims.into_iter().for_each(|claim| waiting.wait(claim));
+        }
+    }
+
+    /// The claims to ask about next.
+    fn of_one_round_trip(&self, waiting: &mut Claims) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        while claims.len() < TOGETHER
+            && let Some(claim) = waiting.next()
+        {
+            // The answer to an earlier question may be theirs, too.
+            match self.known(&claim) {
+                Some(admission) => waiting.answer(&claim, &admission),
+                None => claims.push(claim),
+            }
+        }
+        claims
+    }
+
+    /// Returns the answer that still counts.
+    fn known(&self, claim: &Claim) -> Option<Admission> {
+        let now = clock::now();
+        match claim {
+            Some(credentials) => {
+                let user = self.users.user_of(credentials, now)?;
+                Some(Admission::Welcome(user))
+            }
+            None => {
+                let latest = lock(&self.anonymous);
+                let (at, admission) = latest.as_ref()?;
+                (now < at.plus_millis(VERIFIED_FOR_MS)).then(|| admission.clone())
             }
         }
     }
 
-    async fn look(&self, stream: &mut Option<BufReader<Stream>>) -> Result<Admission, NoAnswer> {
+    /// Asks Redis about these claims, in one round trip; the answers are in their order.
+    async fn look(
+        &self,
+        stream: &mut Option<BufReader<Stream>>,
+        claims: &[Claim],
+    ) -> Result<Vec<Admission>, NoAnswer> {
         let mut open = match stream.take() {
             Some(open) => open,
-            None => BufReader::new(dial(&self.settings).await.map_err(|no_link| {
-                NoAnswer::Broken(match no_link {
-                    NoLink::Failed(reason) => reason,
-                    NoLink::Refused(text) | NoLink::WrongPassword(text) => lossy(&text),
-                })
-            })?),
+            None => BufReader::new(dial(&self.settings).await.map_err(broken)?),
         };
-        let answer = timeout(self.settings.timeout, is_admitted(&mut open, &self.metrics)).await;
-        let (admission, stays_open) = answer
-            .map_err(|_| NoAnswer::Late("Redis does not answer".to_owned()))?
-            .map_err(|error| NoAnswer::Broken(error.to_string()))?;
+        let answers = timeout(self.settings.timeout, self.ask(&mut open, claims)).await;
+        let (answers, stays_open) =
+            answers.map_err(|_| NoAnswer::Late("Redis does not answer".to_owned()))??;
         *stream = stays_open.then_some(open);
-        Ok(admission)
+        Ok(answers)
+    }
+
+    /// The answers, and whether the connection can be made new once more.
+    async fn ask(
+        &self,
+        stream: &mut BufReader<Stream>,
+        claims: &[Claim],
+    ) -> Result<(Vec<Admission>, bool), NoAnswer> {
+        let mut bytes = BytesMut::new();
+        for claim in claims {
+            match claim {
+                None => bytes.extend_from_slice(&[RESET, PING].concat()),
+                Some(credentials) => credentials::write_auth(&mut bytes, credentials),
+            }
+        }
+        let logs_in = claims.iter().any(Option::is_some);
+        if logs_in {
+            bytes.extend_from_slice(RESET);
+        }
+        let commands = claims.len() + claims.iter().filter(|claim| claim.is_none()).count();
+        for _ in 0..commands + usize::from(logs_in) {
+            self.metrics.sent(Purpose::Admission);
+        }
+        stream.write_all(&bytes).await?;
+        // With TLS it may not be on its way before.
+        stream.flush().await?;
+        let (mut logins, mut stays_open) = (Vec::new(), true);
+        for claim in claims {
+            logins.push(match claim {
+                None => {
+                    stays_open &= is_new(stream).await?;
+                    credentials::read_line(stream).await?
+                }
+                Some(_) => credentials::read_line(stream).await?,
+            });
+        }
+        if logs_in {
+            stays_open &= is_new(stream).await?;
+        }
+        let mut admissions = Vec::new();
+        for (claim, line) in claims.iter().zip(logins) {
+            admissions.push(match claim {
+                None => self.anonymous_may(line),
+                Some(credentials) => self.verify(stream, credentials, line).await?,
+            });
+        }
+        Ok((admissions, stays_open))
+    }
+
+    /// What the answer to `PING` means on a new connection.
+    fn anonymous_may(&self, line: Line) -> Admission {
+        let admission = match line {
+            Line::Error(text) if text.starts_with(b"NOAUTH") => Admission::Refused(text),
+            // Whatever else is wrong is not that.
+            Line::Good | Line::Error(_) => Admission::Welcome(self.users.anonymous()),
+        };
+        *lock(&self.anonymous) = Some((clock::now(), admission.clone()));
+        admission
+    }
+
+    /// What the answer to `AUTH` means.
+    async fn verify(
+        &self,
+        stream: &mut BufReader<Stream>,
+        credentials: &Credentials,
+        line: Line,
+    ) -> Result<Admission, NoAnswer> {
+        let login = credentials::login(stream, credentials, line).await;
+        Ok(match login.map_err(broken)? {
+            Login::Done => Admission::Welcome(self.users.verified(credentials, clock::now())),
+            Login::Refused(text) => Admission::Refused(text),
+        })
     }
 
     fn set_trouble(&self, reason: Option<String>) {
-        // Nothing panics while it is held.
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+        *lock(&self.trouble) = reason;
     }
 
     fn trouble(&self) -> Option<Bytes> {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let trouble = lock(&self.trouble);
         let reason = trouble.as_ref()?;
         let text = self.settings.unreachable(reason);
         Some(Bytes::from(text))
     }
 }
 
-/// Whether Redis lets a new connection do anything; and whether this one can be made new once more.
-async fn is_admitted(
-    stream: &mut BufReader<Stream>,
-    metrics: &UpstreamMetrics,
-) -> io::Result<(Admission, bool)> {
-    for _ in 0..2 {
-        metrics.sent(Purpose::Admission);
-    }
-    stream.write_all(NEW_AND_ASKED).await?;
-    // With TLS it may not be on its way before.
-    stream.flush().await?;
-    let is_new = match credentials::read_line(stream).await? {
-        Line::Good => true,
-        Line::Error(text) if text.starts_with(b"ERR unknown command") => false,
+/// Reads the reply to `RESET`. Whether there is such a command.
+async fn is_new(stream: &mut BufReader<Stream>) -> io::Result<bool> {
+    match credentials::read_line(stream).await? {
+        Line::Good => Ok(true),
+        Line::Error(text) if text.starts_with(b"ERR unknown command") => Ok(false),
         // Too many clients, and the like.
-        Line::Error(text) => return Err(io::Error::other(lossy(&text))),
-    };
-    Ok(match credentials::read_line(stream).await? {
-        Line::Error(text) if text.starts_with(b"NOAUTH") => (Admission::Refused(text), is_new),
-        // Whatever else is wrong is not that.
-        Line::Good | Line::Error(_) => (Admission::Welcome, is_new),
+        Line::Error(text) => Err(io::Error::other(lossy(&text))),
+    }
+}
+
+fn broken(no_link: NoLink) -> NoAnswer {
+    NoAnswer::Broken(match no_link {
+        NoLink::Failed(reason) => reason,
+        NoLink::Refused(text) | NoLink::WrongPassword(text) => lossy(&text),
     })
+}
+
+impl From<io::Error> for NoAnswer {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it is held.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

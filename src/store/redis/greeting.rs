@@ -19,6 +19,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use dashmap::DashMap;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind,
     RedisConnectionInfo, RedisError, RedisResult, ServerError, Value, aio::MultiplexedConnection,
@@ -27,8 +28,9 @@ use tokio::time::timeout;
 
 use super::{
     credentials::{Login, forms_of, log_in, may_know_no_users},
+    grace::{self, Errand},
     history::{History, Identity},
-    scripts::{FENCE_KEY, error_text},
+    scripts::{FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text},
     settings::RedisSettings,
 };
 use crate::{
@@ -53,6 +55,8 @@ pub(super) struct Subject {
     pub(super) database: u32,
     pub(super) listener: Arc<dyn Listener>,
     pub(super) history: Arc<History>,
+    /// The largest fence seen, by database.
+    pub(super) fences: Arc<DashMap<u32, u64>>,
     pub(super) metrics: Arc<UpstreamMetrics>,
 }
 
@@ -253,6 +257,7 @@ impl FirstWords<'_> {
             let mut select = redis::cmd("SELECT");
             entry(&mut connection, select.arg(self.subject.database)).await?;
         }
+        self.raise_fence(&mut connection).await?;
         let mute = if self.protocol.supports_resp3() {
             start_tracking(&mut connection).await?
         } else {
@@ -295,6 +300,18 @@ impl FirstWords<'_> {
             metrics,
         };
         Ok((talk, Task::spawn(driver)))
+    }
+
+    /// The clock of another Redis may be behind: the fences that it makes are larger all the same.
+    async fn raise_fence(&self, connection: &mut Talk) -> Result<(), NoLink> {
+        let largest = self.subject.fences.get(&self.subject.database);
+        let Some(largest) = largest.map(|largest| *largest) else {
+            return Ok(());
+        };
+        let mut raise = redis::cmd("EVAL");
+        raise.arg(RAISE_FENCE).arg(1).arg(FENCE_KEY).arg(largest);
+        // A user who may not has no fences.
+        say(connection, &raise).await.map(drop)
     }
 
     /// The connection was the gate's own so far.
@@ -342,7 +359,7 @@ impl Errands {
         }
         let peer = Peer::of(connection).await?;
         let (identity, evicts) = if words.subject.history.matters() {
-            identify(connection).await?
+            identify(connection, &words.subject.history).await?
         } else {
             (Err("it was not asked".to_owned()), None)
         };
@@ -357,6 +374,7 @@ impl Errands {
 /// Who it is that the connection leads to, and whether it throws keys away when memory is short.
 async fn identify(
     connection: &mut Talk,
+    history: &History,
 ) -> Result<(Result<Identity, String>, Option<String>), NoLink> {
     let mut info = String::new();
     for section in ["server", "replication", "persistence", "memory"] {
@@ -384,6 +402,13 @@ async fn identify(
         if let Some(error) = refusal.err().filter(is_passing) {
             *why = lossy(&error_text(&error));
         }
+    } else if let Ok(identity) = &mut identity
+        && let Some(grace) = history.grace_to_keep(identity)
+    {
+        let begin = grace::command(identity, Errand::Begin(grace));
+        let reply = connection.send(Purpose::Setup, &begin).await;
+        let reply = reply.map_err(|error| NoLink::Failed(error.to_string()))?;
+        identity.grace_left = grace::left(reply);
     }
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let evicts = field("maxmemory_policy:")
@@ -530,8 +555,8 @@ fn told(subject: &Subject, id: LinkId, key: Value) {
     let Value::BulkString(key) = key else {
         return;
     };
-    if key == FENCE_KEY {
-        // Every fence of another gate changes it, and no lock has that name.
+    if key == FENCE_KEY || key == GRACE_KEY {
+        // Other instances change them, and no lock has such a name.
         return;
     }
     let prefix = &subject.settings.key_prefix;

@@ -2,24 +2,29 @@
 //! lost the latest writes.
 //!
 //! Every new connection asks who it is that it speaks with ([`Identity`]). Is that another process or
-//! another history of data than before, then Redis **forgot**:
+//! another history of data than before, then Redis **lost data**:
 //!
 //! 1. every other shared connection is given up, so that all look again;
-//! 2. the listener hears of it, and has its leases written back, before anything else is asked;
-//! 3. for the grace time nobody here may take a lock that is found free, so that other gates can
-//!    write back theirs.
+//! 2. the listener hears of it, and has dead tokens deleted and its leases written back, before anything
+//!    else is asked;
+//! 3. for the grace no lock that is found free is taken (`grace`), so that other instances can do the same.
 //!
-//! What says that it takes no writes yet (it is a replica still, or loads its data) is not used at all,
-//! and whenever a question finds that out the grace time begins anew: or it would be over when Redis
-//! takes the first write.
+//! A Redis that takes no writes yet (it is a replica still, or loads its data) is not used at all: when it
+//! takes the first write, all of that begins.
 //!
-//! A Redis that started within the grace time before our first look at it may have forgotten as well:
-//! other gates may have leases to write back.
+//! A Redis that this instance meets for the first time may have lost what another instance granted: the
+//! grace is kept, unless the mark of this Redis says that it was kept before.
 //!
-//! A user who may not ask who Redis is cannot see that it forgot. Where others here can, such a user takes no
-//! free lock for the grace time after its connection was interrupted: by then they have seen it.
+//! A user who may not ask who Redis is cannot see that it lost data. Where others here can, such a user takes
+//! no free lock for the grace time after its connection was interrupted: by then they have seen it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::sync::{Mutex, watch};
 
@@ -31,12 +36,14 @@ use crate::{clock, lock::Time, metrics::upstream::UpstreamMetrics, store::Listen
 pub(super) struct Identity {
     /// New with each start of the process.
     pub(super) run_id: String,
-    /// The history of the data: another one when a replica takes over.
+    /// The history of the data: another one when a replica takes over, and when the first replica comes.
     pub(super) replication_id: String,
-    /// How long the process has run, in whole seconds, rounded either way.
-    pub(super) uptime: Duration,
+    /// It took over the data of another master.
+    pub(super) was_replica: bool,
     /// Why it takes no writes, in the words of Redis; none where it does.
     pub(super) takes_no_writes: Option<String>,
+    /// What is left of its grace, or why its mark is of no use.
+    pub(super) grace_left: Result<Duration, String>,
 }
 
 /// What was seen so far, by all shared connections of a store.
@@ -48,6 +55,8 @@ pub(super) struct History {
     losses: watch::Sender<u64>,
     /// Until when no lock that is found free may be taken.
     grace_until: watch::Sender<Time>,
+    /// When a connection that tells who Redis is was answered last, in microseconds of the clock.
+    heard_at: AtomicU64,
     metrics: Arc<UpstreamMetrics>,
 }
 
@@ -63,7 +72,8 @@ impl Identity {
             run_id: field("run_id")?.to_owned(),
             // Before Redis 4 there is none: then a restart is all that can be seen.
             replication_id: field("master_replid").unwrap_or_default().to_owned(),
-            uptime: Duration::from_secs(field("uptime_in_seconds")?.parse().ok()?),
+            // Without replicas there is no second history; a promoted replica has that of its master.
+            was_replica: field("master_replid2").is_some_and(|id| id.bytes().any(|it| it != b'0')),
             takes_no_writes: if field("loading") == Some("1") {
                 Some("LOADING Redis is loading the dataset in memory".to_owned())
             } else if field("role") == Some("slave") {
@@ -71,11 +81,15 @@ impl Identity {
             } else {
                 None
             },
+            grace_left: Err("the mark was not read".to_owned()),
         })
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        self.run_id == other.run_id && self.replication_id == other.replication_id
+    /// It has the data that `before` had. A master whose first replica comes, or whose last one has been gone
+    /// for long, begins a new history that forgets the one before, and keeps its data.
+    fn is_same(&self, before: &Self) -> bool {
+        let same_history = self.replication_id == before.replication_id || !self.was_replica;
+        self.run_id == before.run_id && same_history
     }
 }
 
@@ -86,6 +100,7 @@ impl History {
             seen: Mutex::new(None),
             losses: watch::Sender::new(0),
             grace_until: watch::Sender::new(Time::default()),
+            heard_at: AtomicU64::new(0),
             metrics,
         }
     }
@@ -105,11 +120,32 @@ impl History {
         left_ms(*self.grace_until.borrow())
     }
 
-    /// Redis says that it takes no writes now. It may have lost data by the time that it does.
-    pub(super) fn no_writes_yet(&self) {
-        if let Some(grace) = self.grace {
-            self.begin_grace(grace);
+    /// The same.
+    pub(super) fn grace_left(&self) -> Option<Duration> {
+        self.grace_left_ms().map(Duration::from_millis)
+    }
+
+    /// How long the grace is where this Redis has no mark of its own: the mark of one that this instance knows
+    /// was deleted. None: nothing is written back.
+    pub(super) fn grace_to_keep(&self, identity: &Identity) -> Option<Duration> {
+        // Locked while all hear of a loss: then the mark is there.
+        let known = self.seen.try_lock();
+        match known.as_deref() {
+            Ok(Some(before)) if identity.is_same(before) => self.grace.and(Some(Duration::ZERO)),
+            _ => self.grace,
         }
+    }
+
+    /// A connection that tells who Redis is was answered.
+    pub(super) fn heard(&self) {
+        let now = clock::now().micros();
+        self.heard_at.store(now, Ordering::Relaxed);
+    }
+
+    /// None was answered for so long.
+    pub(super) fn is_silent_for(&self, span: Duration) -> bool {
+        let heard_at = Time::from_micros(self.heard_at.load(Ordering::Relaxed));
+        Duration::from_micros(clock::now().micros_since(heard_at)) >= span
     }
 
     /// Until when no lock that is found free may be taken on a connection that takes the place of another,
@@ -121,7 +157,8 @@ impl History {
         }
     }
 
-    fn begin_grace(&self, grace: Duration) {
+    /// For so long from now on no lock that is found free may be taken.
+    pub(super) fn begin_grace(&self, grace: Duration) {
         let until = after(grace);
         self.grace_until
             .send_modify(|before| *before = until.max(*before));
@@ -142,7 +179,6 @@ impl History {
             return Ok(());
         };
         if let Some(why) = &identity.takes_no_writes {
-            self.no_writes_yet();
             return Err(NoLink::Failed(why.clone()));
         }
         // Held until everybody has been told: no other connection is used before.
@@ -151,24 +187,25 @@ impl History {
             losses.mark_unchanged();
             return Err(NoLink::Failed("Redis lost data meanwhile".to_owned()));
         }
-        // The seconds may be rounded up.
-        let at_least = identity.uptime.saturating_sub(Duration::from_secs(1));
+        let left = identity.grace_left.clone();
         let (forgot, wait) = match &*seen {
-            Some(before) if before.is_same(identity) => return Ok(()),
-            Some(_) => (true, grace),
-            None => (false, grace.saturating_sub(at_least)),
+            Some(before) if identity.is_same(before) => {
+                self.begin_grace(left.unwrap_or_default());
+                return Ok(());
+            }
+            before => (before.is_some(), left.unwrap_or(grace)),
         };
         *seen = Some(identity.clone());
         self.begin_grace(wait);
         if forgot {
             tracing::warn!(
-                grace_ms = grace.as_millis(),
+                grace_ms = wait.as_millis(),
                 "Redis restarted, or a replica took over: writing back the leases granted here"
             );
             self.metrics.lost_data();
             self.losses.send_modify(|losses| *losses += 1);
             losses.mark_unchanged();
-            listener.forgot().await;
+            listener.forgot(wait).await;
         }
         Ok(())
     }
@@ -189,18 +226,31 @@ fn after(grace: Duration) -> Time {
 mod tests {
     use super::*;
 
+    const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\nuptime_in_seconds:12\r\n\
+                        # Replication\r\nrole:master\r\nmaster_replid:def\r\nmaster_replid2:0000\r\n";
+
     #[test]
-    fn an_identity_is_read_from_what_info_says() {
-        let info = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\nuptime_in_seconds:12\r\n\
-                    # Replication\r\nrole:master\r\nmaster_replid:def\r\nmaster_replid2:0\r\n";
-        let identity = Identity {
-            run_id: "abc".to_owned(),
-            replication_id: "def".to_owned(),
-            uptime: Duration::from_secs(12),
-            takes_no_writes: None,
-        };
-        assert_eq!(Identity::read(info), Some(identity));
+    fn an_identity_is_read_from_info() {
+        let identity = Identity::read(INFO).unwrap();
+        assert_eq!(identity.run_id, "abc");
+        assert_eq!(identity.replication_id, "def");
+        assert!(!identity.was_replica);
+        assert_eq!(identity.takes_no_writes, None);
         assert_eq!(Identity::read("role:master\r\n"), None);
+    }
+
+    #[test]
+    fn a_first_replica_is_no_loss_and_a_promotion_is() {
+        let before = Identity::read(INFO).unwrap();
+        let later = |replid: &str, replid2: &str| {
+            let info = INFO.replace("def", replid).replace("0000", replid2);
+            Identity::read(&info).unwrap()
+        };
+        assert!(later("def", "0000").is_same(&before));
+        assert!(later("fed", "0000").is_same(&before));
+        assert!(!later("fed", "def0").is_same(&before));
+        let restarted = Identity::read(&INFO.replace("abc", "cba")).unwrap();
+        assert!(!restarted.is_same(&before));
     }
 
     #[test]

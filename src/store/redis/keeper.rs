@@ -19,9 +19,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
 
 use super::{
+    grace,
     greeting::{self, NoLink, Subject},
     link::Link,
     settings::LONGEST_PAUSE,
@@ -36,6 +40,10 @@ use crate::{
 
 /// The first pause before connecting again; doubled with each attempt.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// No question waits longer for a connection that was lost, or could not be opened: the lock may be wanted by users
+/// who have one.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What there is to ask on.
 enum State {
@@ -62,6 +70,10 @@ struct Shared {
     attempts: AtomicU64,
     /// There was a question: a link is kept open.
     asked: AtomicBool,
+    /// Since when the link is lost or cannot be opened, in microseconds of the gate's clock.
+    down_since: AtomicU64,
+    /// A question was not sent for want of a link: the listener hears of the next one.
+    passed_over: AtomicBool,
     /// Somebody waits for a link.
     wanted: Notify,
     /// When somebody asked for it last, in microseconds of the gate's clock.
@@ -77,6 +89,8 @@ impl Keeper {
             state: watch::Sender::new(State::Down(None)),
             attempts: AtomicU64::new(0),
             asked: AtomicBool::new(false),
+            down_since: AtomicU64::new(0),
+            passed_over: AtomicBool::new(false),
             wanted: Notify::new(),
             used_at: AtomicU64::new(clock::now().micros()),
         };
@@ -119,6 +133,28 @@ impl Keeper {
         }
     }
 
+    /// The link that is open, or the next one if it comes soon. None: no question waits for it, and the listener
+    /// hears when there is one.
+    ///
+    /// # Errors
+    /// As [`link`](Self::link).
+    pub(super) async fn link_soon(&self, within: Duration) -> Option<Result<Arc<Link>, Bytes>> {
+        let down_for = match &*self.shared.state.borrow() {
+            State::Down(Some(_)) => self.shared.down_for(),
+            State::Down(None) | State::Up(_) | State::Refused(..) => Duration::ZERO,
+        };
+        let patience = PATIENCE.saturating_sub(down_for).min(within);
+        if let Ok(link) = timeout(patience, self.link()).await {
+            return Some(link);
+        }
+        self.shared.passed_over.store(true, Ordering::SeqCst);
+        // It may have come just before that was noted.
+        match &*self.shared.state.borrow() {
+            State::Up(link) => Some(Ok(Arc::clone(link))),
+            State::Down(_) | State::Refused(..) => None,
+        }
+    }
+
     /// Begins to connect, unless that was done before: to see whether it can be done, until somebody
     /// asks for the [link](Self::link).
     pub(super) fn begin(&self) {
@@ -158,6 +194,34 @@ impl Keeper {
     }
 }
 
+impl Shared {
+    fn down(&self, reason: String) {
+        let now = clock::now().micros();
+        if !matches!(&*self.state.borrow(), State::Down(Some(_))) {
+            self.down_since.store(now, Ordering::Relaxed);
+        }
+        self.state.send_replace(State::Down(Some(reason)));
+    }
+
+    fn down_for(&self) -> Duration {
+        let since = Time::from_micros(self.down_since.load(Ordering::Relaxed));
+        Duration::from_micros(clock::now().micros_since(since))
+    }
+
+    fn up(&self, link: &Arc<Link>) {
+        self.state.send_replace(State::Up(Arc::clone(link)));
+        if self.passed_over.swap(false, Ordering::SeqCst) {
+            let Subject {
+                user,
+                database,
+                listener,
+                ..
+            } = &*self.subject;
+            listener.linked(user.id(), *database);
+        }
+    }
+}
+
 async fn keep(shared: Arc<Shared>) {
     let subject = &shared.subject;
     let mut health = Health::new(&subject.user, subject.database, subject.history.matters());
@@ -184,19 +248,26 @@ async fn keep(shared: Arc<Shared>) {
                 continue;
             }
             Ok((opened, grace_until)) => {
+                let identity = opened.identity.clone().ok();
                 let metrics = Arc::clone(&subject.metrics);
                 let (link, mut driver) = Link::new(id, opened, grace_until, metrics);
                 let link = Arc::new(link);
+                let knows_redis = identity.is_some();
+                // Ends with the link.
+                let _grace = identity.map(|identity| {
+                    let (subject, link) = (Arc::clone(subject), Arc::clone(&link));
+                    Task::spawn(grace::see_to_its_end(subject, link, identity))
+                });
                 previous.clone_from(&link.peer);
-                shared.state.send_replace(State::Up(Arc::clone(&link)));
+                shared.up(&link);
                 let open = subject.metrics.opened(std::mem::replace(&mut broke, true));
                 let well = || health.well();
                 let why = tokio::select! {
-                    why = link.watch(&mut driver, &subject.settings, LONGEST_PAUSE, well) => why,
+                    why = link.watch(&mut driver, subject, knows_redis, well) => why,
                     _ = losses.changed() => "Redis lost data, as another connection found",
                 };
                 health.lost(why);
-                shared.state.send_replace(State::Down(Some(why.to_owned())));
+                shared.down(why.to_owned());
                 drop(open);
                 driver.end().await;
                 if link.tells() {
@@ -206,7 +277,7 @@ async fn keep(shared: Arc<Shared>) {
             Err(NoLink::Failed(reason)) => {
                 subject.metrics.failed();
                 health.lost(&reason);
-                shared.state.send_replace(State::Down(Some(reason)));
+                shared.down(reason);
             }
             Err(NoLink::Refused(text) | NoLink::WrongPassword(text)) => {
                 if health.refused(&text) {
@@ -255,6 +326,7 @@ struct Health {
     told_unknown: bool,
     told_evicts: bool,
     told_no_account: bool,
+    told_no_mark: bool,
 }
 
 impl Health {
@@ -269,6 +341,7 @@ impl Health {
             told_unknown: false,
             told_evicts: false,
             told_no_account: false,
+            told_no_mark: false,
         }
     }
 
@@ -301,6 +374,19 @@ impl Health {
                 database,
                 reason,
                 "Redis does not say who it is (INFO); leases are not written back when it loses them"
+            );
+        }
+        if let (Ok(identity), true, false) = (&opened.identity, self.writes_back, self.told_no_mark)
+            && identity.takes_no_writes.is_none()
+            && let Err(reason) = &identity.grace_left
+        {
+            self.told_no_mark = true;
+            tracing::warn!(
+                user,
+                database,
+                reason,
+                "Redis does not let this user write lockgate:grace; each start of lockgate grants nothing for \
+                 write_back.grace"
             );
         }
         if let (Some(policy), false) = (&opened.evicts, self.told_evicts) {

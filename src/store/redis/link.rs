@@ -23,9 +23,9 @@ use tokio::{
 };
 
 use super::{
-    greeting::{Opened, Peer},
+    greeting::{Opened, Peer, Subject},
     scripts::{Reading, Request},
-    settings::RedisSettings,
+    settings::{HELD_PING, LONGEST_PAUSE},
 };
 use crate::{
     clock,
@@ -33,9 +33,6 @@ use crate::{
     metrics::upstream::{Purpose, UpstreamMetrics},
     store::task::Task,
 };
-
-/// How often, within the time that it has to answer, a link is looked at.
-const LOOKS: u32 = 8;
 
 /// A connection, and what is known of its life.
 pub(super) struct Link {
@@ -126,15 +123,25 @@ impl Link {
     }
 
     /// Returns when the connection broke or does not answer any more, with the reason. Calls
-    /// `settled` once, when it has lived for `settled_after`.
+    /// `settled` once, when it has lived for [`LONGEST_PAUSE`]. Where a loss of data would matter,
+    /// one of the connections that `knows_redis` asks more often, so that it is noticed within the grace.
     pub(super) async fn watch(
         &self,
         driver: &mut Task,
-        settings: &RedisSettings,
-        settled_after: Duration,
+        subject: &Subject,
+        knows_redis: bool,
         mut settled: impl FnMut(),
     ) -> &'static str {
-        let look = (settings.timeout.min(settings.ping) / LOOKS).max(Duration::from_millis(1));
+        let Subject {
+            settings,
+            history,
+            listener,
+            fences,
+            ..
+        } = subject;
+        let watches = knows_redis && history.matters();
+        let often = settings.ping.min(HELD_PING);
+        let look = settings.look();
         let mut looks = interval(look);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut ping: Option<Pin<Box<dyn Future<Output = Option<Value>> + Send + '_>>> = None;
@@ -159,10 +166,21 @@ impl Link {
                     seen = answered;
                     unanswered = if waiting && !progress { unanswered + look } else { Duration::ZERO };
                     silent = if waiting || progress { Duration::ZERO } else { silent + look };
-                    if lived < settled_after && lived + look >= settled_after {
+                    if lived < LONGEST_PAUSE && lived + look >= LONGEST_PAUSE {
                         settled();
                     }
                     lived += look;
+                    if progress && watches {
+                        history.heard();
+                    }
+                    if watches && ping.is_none() && silent >= often
+                        && (listener.has_stake() || !fences.is_empty())
+                        && history.is_silent_for(often)
+                    {
+                        // The others leave it to this one.
+                        history.heard();
+                        silent = settings.ping;
+                    }
                 }
             }
             // One look more, since a question may have come just before the first.

@@ -5,9 +5,11 @@
 //! - `link`: one connection, shared by all questions of one user about one database; Redis tells on
 //!   it when somebody else changes a lock.
 //! - `greeting`: the socket, and the first words on it; `credentials`: the very first.
-//! - `door`: whether Redis takes clients that do not authenticate; `readiness`: whether it serves any.
+//! - `door`: verifies the credentials of clients, on a connection of its own; `claims`: those that wait there;
+//!   `readiness`: whether it serves any.
 //! - `keeper`: opens a new link whenever one breaks.
-//! - `history`: whether Redis lost data meanwhile.
+//! - `history`: whether Redis lost data meanwhile; `grace`: how long all instances leave free locks alone
+//!   then.
 //!
 //! Questions for many locks share a link so that they travel in batches; what a question costs here
 //! is therefore kept small: no task, no timer, no lock across an await.
@@ -28,19 +30,21 @@ use self::{
     history::History,
     keeper::Keeper,
     link::Link,
-    scripts::{FENCE_KEY, Reading, Request, error_text},
+    scripts::{FENCE_CEILING, FENCE_KEY, GRACE_KEY, Reading, Request, error_text},
 };
 use super::{Admission, Later, Listener, LockName, Look, Needed, Store};
 use crate::{
     clock,
-    identity::Users,
+    identity::{Credentials, Users},
     lock::{Answer, Deadline, Fence, Outcome, Question, Time, UserId},
     metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
+mod claims;
 mod credentials;
 mod denied;
 mod door;
+mod grace;
 mod greeting;
 mod history;
 mod keeper;
@@ -81,14 +85,18 @@ impl RedisStore {
         let settings = Arc::new(settings);
         let metrics = Arc::<UpstreamMetrics>::default();
         Self {
-            users,
             listener: OnceLock::new(),
             keepers: DashMap::new(),
             making: Mutex::default(),
-            door: Door::new(Arc::clone(&settings), Arc::clone(&metrics)),
+            door: Door::new(
+                Arc::clone(&settings),
+                Arc::clone(&users),
+                Arc::clone(&metrics),
+            ),
             next_id: Arc::new(AtomicU64::new(1)),
             history: Arc::new(History::new(settings.grace, Arc::clone(&metrics))),
             fences: Arc::default(),
+            users,
             settings,
             metrics,
         }
@@ -120,6 +128,7 @@ impl RedisStore {
                 database,
                 listener: Arc::clone(listener),
                 history: Arc::clone(&self.history),
+                fences: Arc::clone(&self.fences),
                 metrics: Arc::clone(&self.metrics),
             };
             Arc::new(Keeper::new(subject, Arc::clone(&self.next_id)))
@@ -167,7 +176,7 @@ impl Store for RedisStore {
             {
                 let first = scripts::bare(&key, token, *lease_ms);
                 return Box::pin(async move {
-                    match ask_bare(&keeper, &first, &history).await {
+                    match ask_bare(&keeper, &first, &history, limit).await {
                         Some(answer) => answer,
                         None => ask(&keeper, &request, &history, true, limit).await,
                     }
@@ -178,6 +187,10 @@ impl Store for RedisStore {
         let (fences, history) = (Arc::clone(&self.fences), Arc::clone(&self.history));
         let (database, question) = (name.database, question.clone());
         Box::pin(async move {
+            if let (false, Some(ms)) = (takes_free(&question), history.grace_left_ms()) {
+                // An instance that has seen larger fences may not have raised the counter yet.
+                return untold(Outcome::NotYet { ms });
+            }
             let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
             let request = Request::new(&key, &question, floor);
             let waits = takes_free(&question);
@@ -185,6 +198,7 @@ impl Store for RedisStore {
             if let Outcome::Granted {
                 fence: Some(fence), ..
             } = answer.outcome
+                && fence < FENCE_CEILING
             {
                 let mut seen = fences.entry(database).or_default();
                 *seen = fence.max(*seen);
@@ -194,7 +208,15 @@ impl Store for RedisStore {
     }
 
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
-        let reason = self.keepers.get(&(user, name.database))?.trouble()?;
+        let trouble = self.keepers.get(&(user, name.database))?.trouble();
+        let Some(reason) = trouble else {
+            let ms = self.history.grace_left_ms()?;
+            let text = format!(
+                "UPSTREAM Redis lost data, or is new to lockgate: for {ms} ms no free lock is granted, and a token \
+                 that is not there may yet come (write_back.grace)"
+            );
+            return Some(Bytes::from(text));
+        };
         let own_words = ["LOADING ", "READONLY ", "MASTERDOWN "];
         if own_words.iter().any(|word| reason.starts_with(word)) {
             return Some(Bytes::from(reason));
@@ -204,7 +226,8 @@ impl Store for RedisStore {
 
     fn is_reserved(&self, name: &LockName) -> bool {
         let prefix = &self.settings.key_prefix;
-        FENCE_KEY.strip_prefix(&prefix[..]) == Some(&name.key[..])
+        let is = |key: &[u8]| key.strip_prefix(&prefix[..]) == Some(&name.key[..]);
+        is(FENCE_KEY) || is(GRACE_KEY)
     }
 
     fn metrics(&self) -> Option<&UpstreamMetrics> {
@@ -220,8 +243,12 @@ impl Store for RedisStore {
         Box::pin(async move { in_time(limit, look(&keeper, &key)).await })
     }
 
-    fn admits_anonymous(&self, patience: Option<Duration>) -> Later<Admission> {
-        self.door.ask(patience)
+    fn admits(
+        &self,
+        credentials: Option<Credentials>,
+        patience: Option<Duration>,
+    ) -> Later<Admission> {
+        self.door.ask(credentials, patience)
     }
 
     fn is_ready(&self) -> Later<Result<(), String>> {
@@ -298,8 +325,7 @@ fn wants_fence(question: &Question) -> bool {
     }
 }
 
-/// What `waits` is put off where it has to be; all else is given up where there is no connection within
-/// `limit`.
+/// What `waits` is put off where it has to be. No question waits longer than `limit` for a connection.
 async fn ask(
     keeper: &Keeper,
     request: &Request,
@@ -308,22 +334,15 @@ async fn ask(
     limit: Duration,
 ) -> Answer {
     let asked_at = clock::now();
-    let link = if waits {
-        keeper.link().await
-    } else {
-        match tokio::time::timeout(limit, keeper.link()).await {
-            Ok(link) => link,
-            Err(_) => return untold(Outcome::Unknown),
-        }
-    };
-    let link = match link {
-        Ok(link) => link,
-        Err(text) => return untold(Outcome::Refused(text)),
+    let link = match keeper.link_soon(limit).await {
+        Some(Ok(link)) => link,
+        Some(Err(text)) => return untold(Outcome::Refused(text)),
+        None => return untold(Outcome::NoLink),
     };
     // After a pause of this process it may be found late.
     let took = Duration::from_micros(clock::now().micros_since(asked_at));
     if !waits && took > limit {
-        return untold(Outcome::Unknown);
+        return untold(Outcome::NoLink);
     }
     if waits && let Some(ms) = puts_off(history, asked_at) {
         return untold(Outcome::NotYet { ms });
@@ -343,15 +362,14 @@ async fn ask(
     }
     let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
     if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
-        history.no_writes_yet();
-    }
-    if says(b"READONLY") {
-        // The address may lead to a new master by now.
+        // The address may lead to a new master by now; and when this one takes writes again, it may have
+        // lost data.
         keeper.give_up(&link).await;
     }
     Answer {
         outcome,
         armed: (read && link.tells()).then_some(link.id),
+        grace_ms: history.grace_left_ms(),
     }
 }
 
@@ -368,15 +386,24 @@ async fn hold_back(link: &Link, request: &Request, ms: u64) -> Answer {
         Some(Reading::Done { outcome, read }) if request.is_in_vain(&outcome) => Answer {
             outcome,
             armed: (read && link.tells()).then_some(link.id),
+            grace_ms: Some(ms),
         },
         _ => untold(Outcome::NotYet { ms }),
     }
 }
 
 /// Takes the lock in the cheapest way; none where that did not help, and the question is to be asked.
-async fn ask_bare(keeper: &Keeper, first: &Cmd, history: &History) -> Option<Answer> {
+async fn ask_bare(
+    keeper: &Keeper,
+    first: &Cmd,
+    history: &History,
+    limit: Duration,
+) -> Option<Answer> {
     let asked_at = clock::now();
-    let link = keeper.link().await.ok()?;
+    let Some(link) = keeper.link_soon(limit).await else {
+        return Some(untold(Outcome::NoLink));
+    };
+    let link = link.ok()?;
     if let Some(ms) = puts_off(history, asked_at) {
         return Some(untold(Outcome::NotYet { ms }));
     }
@@ -428,5 +455,6 @@ fn untold(outcome: Outcome) -> Answer {
     Answer {
         outcome,
         armed: None,
+        grace_ms: None,
     }
 }

@@ -23,7 +23,7 @@ use redis::{Arg, Cmd, Script, ServerError, Value};
 
 use crate::{
     limits::TOKEN_BYTES,
-    lock::{Deadline, Fence, Outcome, Question, Token},
+    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, Question, Token},
     metrics::upstream::Purpose,
 };
 
@@ -32,6 +32,7 @@ const _: () = assert!(
     TOKEN_BYTES + 1 == 257,
     "as much of a holder as the scripts tell"
 );
+const _: () = assert!(MARK_MS == 256, "what the script of extensions counts by");
 
 /// `deadline()`: when the key expires, and by how many milliseconds that may be off.
 /// -1 for never, -2 without a key; what Redis said where it refused.
@@ -217,7 +218,8 @@ if holder == ARGV[1] and expires_at(ARGV[2]) then return redis.pcall('DEL', KEYS
 return refused() or 0
 ";
 
-/// ARGV: token, lease, and the deadline that the key should have, or nothing.
+/// ARGV: token, lease, the deadline that the key should have, or nothing, and the mark of a renewal: nothing, `kept` or
+/// `found`.
 const EXTEND: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
@@ -227,9 +229,18 @@ if type(holder) == 'table' then return holder end
 const EXTEND_FURTHER: &str = "
 if holder ~= ARGV[1] then return found(holder) end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
+if ARGV[4] == 'found' and ARGV[3] ~= '' and not expected then
+    local before, off = deadline()
+    expected = type(before) == 'number' and (before - ARGV[3] + off) % 256 <= 2 * off
+end
 local at = lease_anew(ARGV[2])
-if expected and type(at) == 'table' and not at.err then return at[1] end
-return at
+if not expected or type(at) ~= 'table' or at.err then return at end
+local more = (ARGV[3] - at[1]) % 256
+if ARGV[4] ~= '' and more > 0 then
+    redis.pcall('PEXPIREAT', KEYS[1], at[1] + more)
+    return (deadline())
+end
+return at[1]
 ";
 
 /// Who holds the lock. And whether the user may lock, whoever holds it: the `SETRANGE` changes nothing,
@@ -249,32 +260,45 @@ if type(ttl) == 'table' then return ttl end
 return {string.sub(holder, 1, 257), ttl}
 ";
 
-/// ARGV: token, what is left of its lease, its fence or nothing, and the tokens that it may take the
-/// place of. KEYS: the lock, and the counter of fences where there is a fence.
+/// ARGV: token, what is left of its lease.
 const RESTORE: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.err then return set end
+if set then return (deadline()) end
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
-local over = holder == ARGV[1]
-for i = 4, #ARGV do over = over or holder == ARGV[i] end
-if not over then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
-if ARGV[3] ~= '' then
-    local before = redis.pcall('GET', KEYS[2])
-    if type(before) ~= 'table' and (tonumber(before) or 0) < tonumber(ARGV[3]) then
-        redis.pcall('SET', KEYS[2], ARGV[3])
-    end
-end
-if set or holder ~= ARGV[1] then
-    if not set then redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
-    return (deadline())
-end
 local ttl = redis.pcall('PTTL', KEYS[1])
+if holder ~= ARGV[1] then return holder and {string.sub(holder, 1, 257), ttl} end
 if type(ttl) == 'number' and ttl >= 0 and ttl < tonumber(ARGV[2]) then
     redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
     return (deadline())
 end
 return {(deadline())}
+";
+
+/// ARGV: token, and the latest deadline with which it is deleted, or nothing.
+const BURY: &str = "
+local holder = redis.pcall('GET', KEYS[1])
+if type(holder) == 'table' then return holder end
+if holder == ARGV[1] then
+    local at, off = deadline()
+    if type(at) ~= 'number' then return at end
+    if ARGV[2] == '' or (at >= 0 and at <= ARGV[2] + off) then
+        local deleted = redis.pcall('DEL', KEYS[1])
+        if type(deleted) == 'table' then return deleted end
+        return false
+    end
+end
+return found(holder)
+";
+
+/// ARGV: the largest fence that was told. Later ones are larger, whatever the clock of Redis says.
+pub(super) const RAISE_FENCE: &str = "
+local before = redis.pcall('GET', KEYS[1])
+if type(before) == 'table' then return before end
+local number = before and (string.match(before, '^%d+$') and tonumber(before) or math.huge) or 0
+if number < tonumber(ARGV[1]) then return redis.pcall('SET', KEYS[1], ARGV[1]) end
+return 0
 ";
 
 /// A script, and the hash that Redis knows it by once it has seen it.
@@ -313,12 +337,18 @@ static EXTEND_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
 });
 static CHECK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[CHECK]));
 static RESTORE_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[DEADLINE, RESTORE]));
+static BURY_SCRIPT: LazyLock<Prepared> =
+    LazyLock::new(|| Prepared::new(&[DEADLINE, REFUSED, FOUND, BURY]));
 
 /// The key of the counter of fences, one in each database.
 pub(super) const FENCE_KEY: &[u8] = b"lockgate:fence";
 
-/// Released tokens that a lease may take the place of when it is written back, the latest ones.
-const MOST_OVER: usize = 1_000;
+/// The mark of the grace, in database 0.
+pub(super) const GRACE_KEY: &[u8] = b"lockgate:grace";
+
+/// Fences from here on are not remembered as the least of the next one: no clock gives them before the year
+/// 2246, so the counter was set by hand, and deleting it must cure that.
+pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
 
 /// The bare `SET` of [`ASK`]: half the work for Redis, but it tells no deadline and of no change.
 pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
@@ -352,7 +382,7 @@ pub(super) enum Reading {
 impl Request {
     /// The question about the lock with this key. A new fence will be `floor` at least.
     pub(super) fn new(key: &[u8], question: &Question, floor: u64) -> Self {
-        use Purpose::{Ask, Check, Extend, Handover, Release, Restore};
+        use Purpose::{Ask, Bury, Check, Extend, Handover, Release, Restore};
         match question {
             Question::Ask {
                 token,
@@ -402,24 +432,29 @@ impl Request {
                 token,
                 lease_ms,
                 expects,
+                mark,
                 ..
             } => {
                 let arguments = Arguments::of(key, false).token(token).number(*lease_ms);
-                arguments.deadline(*expects).to(Extend, &EXTEND_SCRIPT)
+                let arguments = arguments.deadline(*expects).word(match mark {
+                    Mark::None => "",
+                    Mark::Kept => "kept",
+                    Mark::Found => "found",
+                });
+                arguments.to(Extend, &EXTEND_SCRIPT)
             }
             Question::Check { .. } => Arguments::of(key, false).to(Check, &CHECK_SCRIPT),
             Question::Restore {
-                token,
-                lease_ms,
-                fence,
-                over,
-                ..
+                token, lease_ms, ..
             } => {
-                let arguments = Arguments::of(key, fence.is_some()).token(token);
-                let arguments = arguments.number(*lease_ms).number_or_nothing(*fence);
-                let latest = &over[over.len().saturating_sub(MOST_OVER)..];
-                let arguments = latest.iter().fold(arguments, Arguments::token);
+                let arguments = Arguments::of(key, false).token(token).number(*lease_ms);
                 arguments.to(Restore, &RESTORE_SCRIPT)
+            }
+            Question::Bury {
+                token, not_after, ..
+            } => {
+                let arguments = Arguments::of(key, false).token(token).deadline(*not_after);
+                arguments.to(Bury, &BURY_SCRIPT)
             }
         }
     }
@@ -457,6 +492,11 @@ impl Request {
         }
     }
 
+    /// It makes a fence.
+    fn is_fenced(&self) -> bool {
+        matches!(self.command.args_iter().nth(2), Some(Arg::Simple(b"2")))
+    }
+
     /// The command by the script's hash.
     pub(super) fn by_hash(&self) -> &Cmd {
         &self.command
@@ -479,7 +519,11 @@ impl Request {
         let releases = self.purpose == Purpose::Release;
         let (outcome, read) = match reply {
             Value::ServerError(error) if error.code() == "NOSCRIPT" => return Reading::Unseen,
-            Value::ServerError(error) => (refusal(&error), false),
+            Value::ServerError(error) => match refusal(&error) {
+                // It may be the counter of fences that is of another type.
+                Outcome::WrongType(text) if self.is_fenced() => (Outcome::Refused(text), false),
+                outcome => (outcome, false),
+            },
             // Freed, so not read again; or not, and then the last that was done was to read it.
             Value::Int(0) if releases => (
                 Outcome::Held {
@@ -490,7 +534,7 @@ impl Request {
             ),
             Value::Int(_) if releases => (Outcome::Free, false),
             Value::Int(at) => (granted(at, true), true),
-            Value::Nil => (Outcome::Free, true),
+            Value::Nil => (Outcome::Free, self.purpose != Purpose::Bury),
             Value::Array(items) => match held_or_done(items) {
                 Some(outcome) => (outcome, true),
                 None => (unexpected(), false),
@@ -519,6 +563,11 @@ impl Arguments {
 
     fn token(mut self, token: &Token) -> Self {
         self.values.push(token.as_bytes().clone());
+        self
+    }
+
+    fn word(mut self, word: &'static str) -> Self {
+        self.values.push(Bytes::from_static(word.as_bytes()));
         self
     }
 
@@ -604,9 +653,9 @@ fn refusal(error: &ServerError) -> Outcome {
     let text = error_text(error);
     let code = text.split(|byte| *byte == b' ').next().unwrap_or_default();
     match code {
-        b"LOADING" | b"MASTERDOWN" | b"TRYAGAIN" | b"CLUSTERDOWN" | b"READONLY" | b"BUSY" => {
-            Outcome::NotNow(text)
-        }
+        b"LOADING" | b"MASTERDOWN" | b"TRYAGAIN" | b"CLUSTERDOWN" | b"READONLY" | b"BUSY"
+        | b"NOREPLICAS" | b"MISCONF" => Outcome::NotNow(text),
+        b"WRONGTYPE" => Outcome::WrongType(text),
         _ => Outcome::Refused(text),
     }
 }

@@ -9,6 +9,26 @@ use crate::{identity::Credentials, transport::endpoint::Endpoint};
 /// The longest pause before connecting again. A connection that lived for so long counts as well.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
+/// While clients hold leases, Redis is asked this often at least whether it is there, so that a silent
+/// failover is noticed within the grace.
+pub const HELD_PING: Duration = Duration::from_millis(500);
+
+/// How often, within the time that it has to answer, a connection is looked at.
+const LOOKS: u32 = 8;
+
+/// Within which time an instance with leases is sure to have noticed that its connection leads nowhere, and to
+/// have opened another one, where Redis can be reached.
+pub fn noticed_within(connect_timeout: Duration, timeout: Duration, ping: Duration) -> Duration {
+    let look = look(timeout, ping);
+    // The silence, the ping and its answer, each found at the next look.
+    let lost = HELD_PING.min(ping) + look + timeout + 2 * look;
+    lost + LONGEST_PAUSE + connect_timeout
+}
+
+fn look(timeout: Duration, ping: Duration) -> Duration {
+    (timeout.min(ping) / LOOKS).max(Duration::from_millis(1))
+}
+
 /// Which Redis, the gate's own account there, and how long to wait for it.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
@@ -36,6 +56,11 @@ pub struct RedisSettings {
 }
 
 impl RedisSettings {
+    /// How often a connection is looked at.
+    pub(super) fn look(&self) -> Duration {
+        look(self.timeout, self.ping)
+    }
+
     /// The error of those who are not answered, for this reason; one line, whatever the system says.
     pub(super) fn unreachable(&self, reason: &str) -> String {
         let endpoint = &self.endpoint;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockgate::lock::{RequestId, Token};
+use lockgate::lock::{RequestId, Token, UserId};
 
 use super::MILLI;
 
@@ -39,6 +39,14 @@ pub(crate) enum Purpose {
     Relock(usize, u64),
 }
 
+impl Purpose {
+    pub(crate) fn client(self) -> usize {
+        match self {
+            Self::Lock(who) | Self::Unlock(who, ..) | Self::Relock(who, _) => who,
+        }
+    }
+}
+
 /// A request that a client sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
@@ -47,6 +55,7 @@ pub(crate) struct Sent {
     /// Which of the gate's lives got it.
     pub(crate) life: u64,
     pub(crate) at: u64,
+    pub(crate) user: UserId,
     /// In the order in which the gate got them.
     pub(crate) order: u64,
     /// It waits in line like everybody: own token, nothing special.
@@ -76,8 +85,12 @@ pub(crate) struct Checks {
     pub(crate) asked_at: BTreeMap<Token, u64>,
     /// The gates that granted the lock to this token.
     pub(crate) granted_by: BTreeMap<Token, BTreeSet<usize>>,
-    /// The gate that granted the lock to this token and released it again.
-    pub(crate) released_by: BTreeMap<Token, usize>,
+    /// The gate that released the lock of this token, and which of its lives that was.
+    pub(crate) released_by: BTreeMap<Token, (usize, u64)>,
+    /// When that was.
+    pub(crate) released_at: BTreeMap<Token, u64>,
+    /// When a gate got its latest connection.
+    pub(crate) linked_at: BTreeMap<usize, u64>,
     /// Fences in the order in which clients were told.
     fences: Vec<(Token, u64)>,
 }
@@ -164,10 +177,17 @@ impl Checks {
             sent.due
         );
         sent.answered = true;
-        let (gate, order, plain) = (sent.gate, sent.order, sent.plain);
+        let (gate, order, plain, user) = (sent.gate, sent.order, sent.plain, sent.user);
+        let linked_at = self.linked_at.get(&gate).copied();
         if granted && plain {
             let passed = self.sent.iter().find(|(_, other)| {
-                other.plain && other.waits() && other.gate == gate && other.order < order
+                // A user without a connection is passed over.
+                let was_linked = other.user == user || linked_at.is_none_or(|at| at < other.at);
+                other.plain
+                    && other.waits()
+                    && other.gate == gate
+                    && other.order < order
+                    && was_linked
             });
             assert!(
                 passed.is_none(),

@@ -9,8 +9,12 @@ use super::{
     store::{Loss, Trouble},
 };
 
-/// For so long after a loss of data a gate takes no lock that it finds free, in microseconds.
-pub(crate) const GRACE: u64 = 1_500 * MILLI;
+/// A gate that a loss of data concerns has noticed so soon that its connection leads nowhere, in
+/// microseconds.
+pub(crate) const NOTICED: u64 = 3_000 * MILLI;
+/// For so long after the first gate met a store that lost data no lock is taken that is found free, in
+/// microseconds.
+pub(crate) const GRACE: u64 = NOTICED + LONGEST_RECONNECT + 600 * MILLI;
 /// So long after the store is back, whoever could not be written back is an owner no more, in
 /// microseconds.
 pub(crate) const SETTLED: u64 = GRACE + 5 * MILLI;
@@ -44,6 +48,10 @@ pub(crate) enum Disaster {
     Restart(Loss, u64),
     /// The same, at the next such moment.
     RestartAt(Moment, Loss, u64),
+    /// Another store takes its place without a word: connections lead nowhere, new ones to that one.
+    Switch(Loss),
+    /// The same, at the next such moment.
+    SwitchAt(Moment, Loss),
     /// `FLUSHALL`.
     Flush,
     /// This gate is killed.
@@ -91,6 +99,8 @@ pub(crate) struct Day {
     pub(crate) disasters: Vec<(u64, Disaster)>,
     /// Connections break.
     pub(crate) breaks: bool,
+    /// By how much the clock of a store that comes back is behind, in microseconds.
+    pub(crate) behind: u64,
 }
 
 impl Day {
@@ -100,7 +110,7 @@ impl Day {
         let small = troubled && random.percent(50);
         let gates = match (calm, small) {
             (true, _) => 1,
-            (_, true) => 1 + random.below(2),
+            (_, true) => 1 + random.below(3),
             _ => 1 + random.below(4),
         };
         let mut day = Self {
@@ -141,6 +151,7 @@ impl Day {
             },
             disasters: Vec::new(),
             breaks: false,
+            behind: 0,
         };
         if troubled {
             day.disasters = disasters(random, gates, day.span, small);
@@ -154,9 +165,20 @@ impl Day {
         let forgets = |disaster: &Disaster| {
             matches!(
                 disaster,
-                Disaster::Flush | Disaster::Restart(..) | Disaster::RestartAt(..)
+                Disaster::Flush
+                    | Disaster::Restart(..)
+                    | Disaster::RestartAt(..)
+                    | Disaster::Switch(..)
+                    | Disaster::SwitchAt(..)
             )
         };
+        let only_forgets = !day.disasters.is_empty()
+            && (day.disasters.iter()).all(|(_, it)| forgets(it) && !matches!(it, Disaster::Flush));
+        // Without the grace nothing is promised.
+        let keeps_grace = day.settings.write_back != WriteBack::Off;
+        if only_forgets && keeps_grace && random.percent(40) {
+            day.behind = random.between(1, 60_000) * MILLI;
+        }
         if !day.disasters.iter().any(|(_, disaster)| forgets(disaster)) && random.percent(30) {
             // The clock was set back once: only the counter makes fences rise.
             day.counter = 1 << 50;
@@ -185,6 +207,7 @@ fn settings(random: &mut Random) -> Settings {
             WriteBack::Off,
         ]),
         max_waiters: 1_000,
+        min_session_ms: 1,
     }
 }
 
@@ -237,6 +260,14 @@ fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(
         let longest = random.one_of(&[50, 50, 300, 1_200]);
         let span = random.between(5, longest) * MILLI;
         let moment = random.one_of(&[Moment::Question, Moment::Look, Moment::Grant, Moment::Grant]);
+        if random.percent(30) {
+            let disaster = match random.percent(40) {
+                true => Disaster::Switch(loss),
+                false => Disaster::SwitchAt(moment, loss),
+            };
+            add(random, disaster);
+            continue;
+        }
         let disaster = match random.percent(if small { 20 } else { 50 }) {
             true => Disaster::Restart(loss, span),
             // Then a replica may still have the lock with the one before.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use lockgate::lock::{LinkId, Token, WriteBack};
+use lockgate::lock::{LAST_LOOK_PART, LinkId, Token, WriteBack};
 
 use super::{
     MILLI, SECOND,
     checks::{Owner, show},
-    day::{Disaster, LONGEST_RECONNECT, Moment, SETTLED},
+    day::{Disaster, GRACE, LONGEST_RECONNECT, Moment, NOTICED, SETTLED},
     gates::{Clock, Gate},
     network::Port,
     store::{Loss, Trouble},
@@ -20,6 +20,10 @@ pub(crate) struct Lost {
     number: u64,
     crashed_at: u64,
     pub(crate) back_at: u64,
+    /// So long after it was back the gates are connected that it concerns.
+    noticed_within: u64,
+    /// These are they.
+    has_stake: Vec<bool>,
     /// A gate was not told of a change before the loss: it may write back what is over.
     doubt: bool,
     /// Gates that knew of a change and had not looked yet what it was: they write nothing back.
@@ -32,7 +36,19 @@ pub(crate) struct Lost {
     pub(crate) was_taken: bool,
 }
 
+impl Lost {
+    /// A gate may take what is over for a lease, or a lease for what is over.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubt || self.was_taken || self.unsure.contains(&true)
+    }
+}
+
 impl World {
+    /// Every gate was there in time after the loss, and has been since.
+    pub(super) fn all_were_well_since(&self, lost: &Lost) -> bool {
+        (0..self.gates.len()).all(|gate| self.was_well_since(gate, lost))
+    }
+
     pub(super) fn open_gates(&mut self) {
         for number in 0..self.day.gates {
             let offset = self.random.between(0, 1_000_000 * SECOND);
@@ -58,10 +74,15 @@ impl World {
             Disaster::Mute(gate) => self.mute(gate),
             Disaster::Hang(span) => self.hang(span),
             Disaster::Restart(loss, span) => self.crash(loss, span),
+            // Such a moment may not come.
             Disaster::RestartAt(moment, loss, span) => {
-                // Such a moment may not come.
                 let any_at = self.now + 500 * MILLI;
-                self.crashes_at = Some((moment, loss, span, any_at));
+                self.crashes_at = Some((moment, Disaster::Restart(loss, span), any_at));
+            }
+            Disaster::Switch(loss) => self.switch(loss),
+            Disaster::SwitchAt(moment, loss) => {
+                let any_at = self.now + 500 * MILLI;
+                self.crashes_at = Some((moment, Disaster::Switch(loss), any_at));
             }
             Disaster::Flush => self.flush(),
             Disaster::Die(gate) => self.die(gate),
@@ -187,12 +208,12 @@ impl World {
     /// The moment has come: the store crashes within this time, if it is to.
     pub(super) fn crash_at(&mut self, now: Moment, within: u64) {
         let time = self.now;
-        let due = |(moment, _, _, any_at): &mut (Moment, Loss, u64, u64)| {
+        let due = |(moment, _, any_at): &mut (Moment, Disaster, u64)| {
             *moment == now || (now == Moment::Question && *any_at <= time)
         };
-        if let Some((_, loss, span, _)) = self.crashes_at.take_if(due) {
+        if let Some((_, disaster, _)) = self.crashes_at.take_if(due) {
             let at = self.random.between(0, within);
-            self.after(at, Ev::Disaster(Disaster::Restart(loss, span)));
+            self.after(at, Ev::Disaster(disaster));
         }
     }
 
@@ -200,6 +221,43 @@ impl World {
         if self.is_down {
             return;
         }
+        self.loses(u64::MAX / 2, LONGEST_RECONNECT);
+        self.is_down = true;
+        for gate in 0..self.gates.len() {
+            self.break_link(gate);
+        }
+        self.after(span, Ev::Back(loss, self.now));
+    }
+
+    /// The connections lead nowhere, and each gate finds out by itself.
+    fn switch(&mut self, loss: Loss) {
+        if self.is_down {
+            return;
+        }
+        self.totals.switches += 1;
+        self.loses(self.now, NOTICED + LONGEST_RECONNECT);
+        for gate in 0..self.gates.len() {
+            let Some(link) = self.gates[gate].port.link else {
+                continue;
+            };
+            self.silence(link);
+            self.store.disarm(link);
+            let within = match self.gates[gate].has_stake(self.now) {
+                true => NOTICED,
+                false => 7 * SECOND,
+            };
+            let found = self.random.between(within / 10, within);
+            self.after(found, Ev::Silent(link));
+        }
+        self.comes_back(loss, self.now);
+    }
+
+    /// The store loses data, and is back at that time; so long after that gates are connected again that a loss
+    /// concerns.
+    fn loses(&mut self, back_at: u64, noticed_within: u64) {
+        let settled = |lost: &Lost| self.now >= lost.back_at.saturating_add(SETTLED);
+        // A lease that waits to be written back is not the one of whose change its gate was told.
+        let since_grace = self.loss.as_ref().is_none_or(settled);
         self.forgets_again();
         self.totals.losses += 1;
         let doubt = self.gates.iter().any(Gate::missed_a_change);
@@ -207,21 +265,21 @@ impl World {
         self.loss = Some(Lost {
             number: self.totals.losses,
             crashed_at: self.now,
-            back_at: u64::MAX / 2,
+            back_at,
+            noticed_within,
+            has_stake: self.gates.iter().map(|it| it.has_stake(self.now)).collect(),
             doubt,
             unsure,
-            over: self.known_to_be_over(),
+            over: match since_grace {
+                true => self.known_to_be_over(),
+                false => BTreeSet::new(),
+            },
             holder: None,
             was_taken: false,
         });
-        self.is_down = true;
         self.hangs_until = None;
         self.store.trouble = None;
         self.disturb_all();
-        for gate in 0..self.gates.len() {
-            self.break_link(gate);
-        }
-        self.after(span, Ev::Back(loss, self.now));
     }
 
     /// Another loss before the grace of the last one was over: what a gate was not sure of then it
@@ -238,6 +296,16 @@ impl World {
 
     pub(super) fn back(&mut self, loss: Loss, crashed_at: u64) {
         self.is_down = false;
+        self.comes_back(loss, crashed_at);
+        for gate in 0..self.gates.len() {
+            if self.gates[gate].alive {
+                self.connect_later(gate);
+            }
+        }
+    }
+
+    fn comes_back(&mut self, loss: Loss, crashed_at: u64) {
+        self.store.behind = self.day.behind;
         self.store.restart(self.now, crashed_at, loss);
         let (now, way) = (self.now, self.day.way);
         let holder = self.store.holder(now).map(|(token, _)| token.clone());
@@ -248,11 +316,6 @@ impl World {
             )
         });
         self.disturb_all();
-        for gate in 0..self.gates.len() {
-            if self.gates[gate].alive {
-                self.connect_later(gate);
-            }
-        }
         self.checks.zombies.extend(
             holder
                 .clone()
@@ -262,17 +325,13 @@ impl World {
         let lost = self.loss.as_mut().expect("it crashed");
         lost.back_at = now;
         lost.holder = holder;
-        let number = lost.number;
-        let released_by = lost
-            .holder
-            .as_ref()
-            .and_then(|it| self.checks.released_by.get(it))
-            .copied();
+        let (number, noticed_within) = (lost.number, lost.noticed_within);
+        let lost = self.loss.as_ref().expect("it crashed");
         let may_lose: Vec<Token> = self
             .checks
             .owners
             .iter()
-            .filter(|owner| lost.doubt || Self::meets_another(lost, owner, released_by))
+            .filter(|owner| lost.doubt || self.meets_another(lost, owner))
             .map(|owner| owner.token.clone())
             .collect();
         self.excuse(|owner| {
@@ -286,10 +345,11 @@ impl World {
             loss != Loss::Nothing && (!safe || may_lose.contains(&owner.token))
         });
         self.after(
-            LONGEST_RECONNECT + 6 * way + 60 * MILLI,
+            noticed_within + 14 * way + 120 * MILLI,
             Ev::WrittenBack(number),
         );
         self.after(SETTLED, Ev::GraceOver(number));
+        self.after(SETTLED, Ev::NoDead(number));
         self.stored();
     }
 
@@ -306,34 +366,51 @@ impl World {
 
     /// The gate was there in time after the loss, and has been since.
     fn was_well_since(&self, gate: usize, lost: &Lost) -> bool {
-        let by = lost.back_at + LONGEST_RECONNECT;
+        let by = lost.back_at.saturating_add(lost.noticed_within);
         let refused = self.trouble_at.is_some_and(|at| at > lost.back_at);
         self.is_well(gate) && !refused && self.gates[gate].disturbed_at.is_none_or(|at| at <= by)
     }
 
-    /// The store brought a token back that this owner's gate cannot know to be over.
-    fn meets_another(lost: &Lost, owner: &Owner, released_by: Option<usize>) -> bool {
+    /// The store brought a token back that no living gate can know to be dead.
+    fn meets_another(&self, lost: &Lost, owner: &Owner) -> bool {
         match &lost.holder {
-            Some(holder) if *holder != owner.token => released_by != owner.gate,
+            Some(holder) if *holder != owner.token => self.knows_dead(holder).is_none(),
             _ => false,
         }
     }
 
-    /// The store brought a token back that this owner's gate released, and nothing but that kept the
-    /// gate from writing the lease back.
-    pub(super) fn met_what_it_released(&self, owner: &Owner) -> bool {
+    /// A gate that released the lock of this token for a client, and has lived since.
+    fn knows_dead(&self, token: &Token) -> Option<usize> {
+        let (gate, life) = *self.checks.released_by.get(token)?;
+        let it = &self.gates[gate];
+        (it.alive && it.life == life && !self.came_back_with(token)).then_some(gate)
+    }
+
+    /// A client asked again with a token that was released.
+    fn came_back_with(&self, token: &Token) -> bool {
+        let asked_at = self.checks.asked_at.get(token);
+        let released_at = self.checks.released_at.get(token);
+        asked_at > released_at
+    }
+
+    /// The store brought a token back that a gate knew to be dead, and nothing but that kept this owner's gate
+    /// from writing the lease back.
+    pub(super) fn met_what_was_released(&self, owner: &Owner) -> bool {
         let (Some(lost), Some(gate)) = (&self.loss, owner.gate) else {
             return false;
         };
         let back = lost.holder.as_ref().filter(|it| **it != owner.token);
         let back = back.filter(|it| self.store.is_held_by(self.now, it));
-        let released_by = back.and_then(|it| self.checks.released_by.get(it));
+        let Some(released_by) = back.and_then(|it| self.knows_dead(it)) else {
+            return false;
+        };
         let in_time = self.now < lost.back_at.saturating_add(SETTLED);
         let sure = !lost.doubt && !lost.unsure[gate] && !lost.was_taken;
         // A session is renewed at a third of its lease, and told a twelfth before its end that it was not.
         let is_late = owner.session && self.now >= lost.crashed_at + owner.lease * 7 / 12;
         let safe = sure && !is_late && !owner.robbed && owner.since < lost.crashed_at;
-        released_by == Some(&gate) && in_time && safe && self.was_well_since(gate, lost)
+        let well = self.was_well_since(gate, lost) && self.was_well_since(released_by, lost);
+        in_time && safe && well
     }
 
     /// Nobody took a lock that was found free before this. From now on gates may, and those owners
@@ -350,12 +427,43 @@ impl World {
             .filter(|owner| !self.store.is_held_by(self.now, &owner.token))
             .filter(|owner| {
                 let safe = |gate: usize| !lost.unsure[gate] && self.was_well_since(gate, &lost);
-                owner.orphan || !owner.gate.is_some_and(safe)
+                // A push that tells of the end of a dead token may be lost.
+                let contested = lost.holder.as_ref().is_some_and(|it| *it != owner.token);
+                let well = self.all_were_well_since(&lost);
+                let waits = contested && (self.day.loss > 0 || !self.day.tells || !well);
+                owner.orphan || waits || !owner.gate.is_some_and(safe)
             })
             .map(|owner| owner.token.clone())
             .collect();
         self.loss = Some(lost);
         self.excuse(|owner| excused.contains(&owner.token));
+    }
+
+    /// No token that a gate knows to be dead holds the lock when the grace is over.
+    pub(super) fn no_dead_token_holds(&mut self, number: u64) {
+        let Some(lost) = self.loss.as_ref().filter(|lost| lost.number == number) else {
+            return;
+        };
+        let last_look = GRACE / LAST_LOOK_PART + 10 * self.day.way;
+        let grace_over = self.store.mark.1 + last_look;
+        if self.now < grace_over {
+            // It begins when the first gate notices.
+            return self.at(grace_over, Ev::NoDead(number));
+        }
+        let Some((holder, _)) = self.store.holder(self.now) else {
+            return;
+        };
+        let Some(gate) = self.knows_dead(holder) else {
+            return;
+        };
+        let released_at = self.checks.released_at.get(holder).copied();
+        let before = released_at.is_some_and(|at| at + 4 * self.day.way < lost.crashed_at);
+        let writes_back = self.day.settings.write_back != WriteBack::Off;
+        assert!(
+            !before || !writes_back || lost.was_taken || !self.was_well_since(gate, lost),
+            "{} holds the lock after the grace, and gate {gate} released it",
+            show(holder)
+        );
     }
 
     fn known_to_be_over(&self) -> BTreeSet<Token> {
@@ -390,19 +498,19 @@ impl World {
             return;
         };
         self.is_not_written_back_in_vain(&lost);
-        let all_well = (0..self.gates.len()).all(|gate| self.was_well_since(gate, &lost));
+        let concerned = (0..self.gates.len()).filter(|gate| lost.has_stake[*gate]);
+        let all_well = { concerned }.all(|gate| self.was_well_since(gate, &lost));
         if all_well && !lost.doubt && !lost.was_taken {
             for owner in &self.checks.owners {
-                let released_by = lost
-                    .holder
-                    .as_ref()
-                    .and_then(|it| self.checks.released_by.get(it));
+                let contested = lost.holder.as_ref().is_some_and(|it| *it != owner.token);
+                let waits = contested && (self.day.loss > 0 || !self.day.tells);
                 if owner.robbed
+                    || waits
                     || owner.orphan
                     || owner.since >= lost.crashed_at
                     || owner.until <= self.now
                     || owner.gate.is_none_or(|gate| lost.unsure[gate])
-                    || Self::meets_another(&lost, owner, released_by.copied())
+                    || self.meets_another(&lost, owner)
                 {
                     continue;
                 }

@@ -1,6 +1,6 @@
 //! The gates: each the driver of its queue. It performs the actions and keeps the timers.
 
-use lockgate::lock::{Action, Event, LinkId, Queue, Time, Token};
+use lockgate::lock::{Action, Burial, Dead, Event, LinkId, Outcome, Queue, Time, Token};
 
 use super::{
     network::Port,
@@ -37,6 +37,48 @@ impl Clock {
     }
 }
 
+/// The tokens that a gate knows to be dead.
+#[derive(Default)]
+pub(crate) struct DeadTokens {
+    /// Those that died since the latest loss of data.
+    recent: Vec<(Token, Dead, Time)>,
+    /// Those that died before it.
+    ghosts: Vec<(Token, Dead, Time)>,
+}
+
+impl DeadTokens {
+    /// The store lost data.
+    pub(crate) fn lost_data(&mut self, now: Time) -> Option<Burial> {
+        self.ghosts.append(&mut self.recent);
+        self.ghosts.retain(|(.., over_at)| *over_at > now);
+        let latest = self.ghosts.iter().max_by_key(|(.., over_at)| *over_at)?;
+        Some(Burial {
+            user: latest.1.user,
+            until: latest.2,
+        })
+    }
+
+    /// The holder that the answer names is dead.
+    pub(crate) fn of_holder(&self, now: Time, outcome: &Outcome) -> Option<Dead> {
+        let Outcome::Held {
+            holder: Some(holder),
+            ..
+        } = outcome
+        else {
+            return None;
+        };
+        let is_it = |(token, _, over_at): &&(Token, Dead, Time)| token == holder && *over_at > now;
+        let dead = self.ghosts.iter().filter(is_it).map(|(_, dead, _)| *dead);
+        dead.reduce(Dead::or)
+    }
+
+    /// There are some whose lease would not be over.
+    pub(crate) fn matter(&self, now: Time) -> bool {
+        let mut all = self.recent.iter().chain(&self.ghosts);
+        all.any(|(.., over_at)| *over_at > now)
+    }
+}
+
 /// What a gate may ask because of: the version of the store, whether the lock is held, what the gate
 /// heard, and when its way to the store was disturbed.
 pub(crate) type State = (u64, bool, u64, Option<u64>);
@@ -51,7 +93,7 @@ pub(crate) struct Gate {
     pub(crate) queue: Option<Queue>,
     pub(crate) wake_at: Option<u64>,
     pub(crate) port: Port,
-    pub(crate) released: Vec<(Token, Time)>,
+    pub(crate) dead_tokens: DeadTokens,
     pub(crate) largest_fence: u64,
     /// The version of the store that it knows of.
     pub(crate) knows: u64,
@@ -67,11 +109,20 @@ pub(crate) struct Gate {
     pub(crate) idle_since: Option<u64>,
     /// What the gate asked since anything happened: since when, how often, and the state then.
     pub(crate) quiet: (u64, u64, State),
+    /// Questions that it asked.
+    pub(crate) asked: u64,
     /// Grows with everything that may make it ask.
     pub(crate) causes: u64,
 }
 
 impl Gate {
+    /// A loss of data concerns it: it granted a lease, or knows of dead tokens or of fences.
+    pub(crate) fn has_stake(&self, now: u64) -> bool {
+        let time = Time::from_micros(self.clock.at(now));
+        let lease = self.queue.as_ref().and_then(Queue::held_since);
+        lease.is_some() || self.largest_fence > 0 || self.dead_tokens.matter(time)
+    }
+
     /// Somebody changed the lock, and the gate was not told.
     pub(crate) fn missed_a_change(&self) -> bool {
         self.alive && self.queue.is_some() && self.changed > self.knows && self.heard.is_none()
@@ -101,7 +152,8 @@ impl World {
                 self.gates[gate].causes += 1;
             }
             if self.gates[gate].queue.is_none() {
-                if event.request().is_none() {
+                let haunted = matches!(event, Event::Forgot { dead: Some(_) });
+                if event.request().is_none() && !haunted {
                     continue;
                 }
                 self.gates[gate].queue = Some(Queue::new(self.random.next()));
@@ -117,14 +169,25 @@ impl World {
                         question,
                         within_ms,
                     } => {
+                        self.gates[gate].asked += 1;
                         events.extend(self.send(gate, id, question, within_ms));
                     }
                     Action::Reply { request, reply } => {
                         events.extend(self.reply(gate, request, &reply));
                     }
                     Action::SessionOver { request, lost } => self.session_over(request, lost),
-                    Action::Released { token, over_at } => {
-                        self.gates[gate].released.push((token, over_at));
+                    Action::Died {
+                        token,
+                        dead,
+                        over_at,
+                        before_loss,
+                    } => {
+                        let kept = &mut self.gates[gate].dead_tokens;
+                        let kept = match before_loss {
+                            true => &mut kept.ghosts,
+                            false => &mut kept.recent,
+                        };
+                        kept.push((token, dead, over_at));
                     }
                     Action::Happened(_) => {}
                 }

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use lockgate::lock::{
-    Answer, Event, LinkId, Outcome, Question, QuestionId, WriteBack,
+    Answer, Burial, Event, LinkId, Outcome, Question, QuestionId, Time, UserId, WriteBack,
     fault::{Fault, planted},
 };
 
@@ -16,11 +16,15 @@ use super::{
     MILLI, SECOND,
     checks::show,
     day::{Disaster, GRACE, Moment},
+    people::OUTSIDER,
     world::{Ev, World},
 };
 
 /// A question for the lock that waited so long for a connection is to be asked anew.
 const ANEW_AFTER: u64 = 100 * MILLI;
+
+/// No question waits for a connection that has been gone for so long.
+const NOT_WAITED_FOR: u64 = 100 * MILLI;
 
 /// One connection of a gate to the store.
 pub(crate) struct Link {
@@ -62,6 +66,8 @@ pub(crate) struct Port {
     outbox: VecDeque<(QuestionId, Question, u64, u64)>,
     /// With when it was sent, as a count of events.
     in_flight: Vec<(QuestionId, u64)>,
+    /// Since when there is no connection.
+    down_since: u64,
     /// The attempt to connect that counts.
     attempt: u64,
     /// The epoch of the store as it was known last.
@@ -137,11 +143,18 @@ impl World {
         let now = self.now;
         let port = &mut self.gates[gate].port;
         let Some(link) = port.link else {
+            if now >= port.down_since + NOT_WAITED_FOR {
+                self.totals.not_sent += 1;
+                return Some(answered(id, Outcome::NoLink));
+            }
+            let at = port.down_since + NOT_WAITED_FOR;
             port.outbox.push_back((id, question, now, within_ms));
+            self.at(at, Ev::NotSent(gate, id));
             return None;
         };
         let waits = now < port.grace_until && !planted(Fault::GraceNotKept);
-        if matches!(question, Question::Ask { .. }) && waits {
+        let makes_fence = matches!(question, Question::HandOver { fence: true, .. });
+        if waits && (makes_fence || matches!(question, Question::Ask { .. })) {
             let ms = (port.grace_until - now).div_ceil(MILLI);
             self.tell(|| format!("gate {gate} is told: not yet, {ms} ms"));
             self.totals.not_yet += 1;
@@ -226,13 +239,8 @@ impl World {
         }
         let (link, id, question) = (message.link, message.id, &message.question);
         self.is_asked_by_its_own_user(question);
-        if let Question::Restore { over, .. } = question
-            && self
-                .store
-                .holder(self.now)
-                .is_some_and(|(it, _)| over.contains(it))
-        {
-            self.totals.overwritten += 1;
+        if let Question::Bury { token, .. } = question {
+            self.totals.buried += u64::from(self.store.is_held_by(self.now, token));
         }
         let answer = self.store.answer(self.now, link, question, message.seen);
         let late = if alive { "" } else { ", late" };
@@ -277,7 +285,7 @@ impl World {
         &mut self,
         link: LinkId,
         question: QuestionId,
-        answer: Answer,
+        mut answer: Answer,
         version: u64,
     ) {
         let Link {
@@ -290,6 +298,9 @@ impl World {
         let it = &mut self.gates[gate];
         let asked = it.port.in_flight.iter().position(|(id, _)| *id == question);
         let sent_at = asked.map_or(0, |at| it.port.in_flight.remove(at).1);
+        if self.now < it.port.grace_until {
+            answer.grace_ms = Some((it.port.grace_until - self.now).div_ceil(MILLI));
+        }
         // Whoever comes next has to be asked for, too.
         it.causes += u64::from(matches!(answer.outcome, Outcome::Refused(_)));
         // Not to hold the lock does not tell who does.
@@ -306,7 +317,16 @@ impl World {
         {
             it.largest_fence = it.largest_fence.max(fence);
         }
-        self.feed(gate, Event::Answered { question, answer });
+        let time = self.time(gate);
+        let dead = self.gates[gate]
+            .dead_tokens
+            .of_holder(time, &answer.outcome);
+        let answered = Event::Answered {
+            question,
+            answer,
+            dead,
+        };
+        self.feed(gate, answered);
     }
 
     pub(super) fn push_arrives(&mut self, link: LinkId, flushed: bool) {
@@ -363,6 +383,17 @@ impl World {
         }
     }
 
+    /// The question has waited long enough for a connection.
+    pub(super) fn not_sent(&mut self, gate: usize, id: QuestionId) {
+        let outbox = &mut self.gates[gate].port.outbox;
+        let Some(at) = outbox.iter().position(|(it, ..)| *it == id) else {
+            return;
+        };
+        outbox.remove(at);
+        self.totals.not_sent += 1;
+        self.feed(gate, answered(id, Outcome::NoLink));
+    }
+
     // ── breaking and connecting anew ─────────────────────────────────────────────────────────
 
     pub(super) fn timeout(&mut self, link: LinkId, id: QuestionId) {
@@ -408,7 +439,9 @@ impl World {
     /// Tries again in a while.
     pub(super) fn connect_later(&mut self, gate: usize) {
         let delay = self.random.between(10, 400) * MILLI;
+        let now = self.now;
         let port = &mut self.gates[gate].port;
+        port.down_since = now;
         port.attempt += 1;
         let attempt = port.attempt;
         self.after(delay, Ev::Connect(gate, attempt));
@@ -434,36 +467,35 @@ impl World {
             }
         }
         self.tell(|| format!("gate {gate} has a new connection, {}", link.0));
-        let epoch = self.store.epoch;
+        let (epoch, now) = (self.store.epoch, self.now);
         let known = self.gates[gate].port.epoch.replace(epoch);
-        let forgot = match known {
-            Some(known) => known != epoch,
-            // A gate that is new looks for how long the store has been there.
-            None => self
-                .loss
-                .as_ref()
-                .is_some_and(|loss| self.now < loss.back_at + GRACE),
-        } && self.day.settings.write_back != WriteBack::Off;
+        let writes_back = self.day.settings.write_back != WriteBack::Off;
+        let forgot = writes_back && known.is_some_and(|known| known != epoch);
         let ask_at = self.some_time_soon(gate);
-        let now = self.now;
+        let time = self.time(gate);
+        if !planted(Fault::FenceNotRaised) {
+            self.store.raise_fence(self.gates[gate].largest_fence);
+        }
         let it = &mut self.gates[gate];
         it.port.link = Some(link);
-        if forgot {
-            it.port.grace_until = now + GRACE;
+        if writes_back {
+            it.port.grace_until = self.store.grace_until(now, GRACE);
         }
         let mut news = Vec::new();
         if let Some(link) = it.port.before.take() {
             news.push(Event::Deaf { link, ask_at });
         }
         if forgot {
-            let gate_now = it.clock.at(now);
-            it.released
-                .retain(|(_, over_at)| over_at.micros() > gate_now);
-            let released = it.released.iter().map(|(token, _)| token.clone()).collect();
-            news.insert(
-                if self.day.forgot_first { 0 } else { news.len() },
-                Event::Forgot { released },
-            );
+            // Looked at for the last time when others have tried for the last time to write back.
+            let grace_over = it.port.grace_until + 3 * self.day.way;
+            let grace_over = Time::from_micros(it.clock.at(grace_over));
+            let dead = it.dead_tokens.lost_data(time);
+            let dead = dead.map(|dead| Burial {
+                until: dead.until.min(grace_over),
+                ..dead
+            });
+            let first = if self.day.forgot_first { 0 } else { news.len() };
+            news.insert(first, Event::Forgot { dead });
         }
         for event in news {
             self.feed(gate, event);
@@ -483,6 +515,11 @@ impl World {
             if let Some(event) = event {
                 self.feed(gate, event);
             }
+        }
+        let users = (0..u32::try_from(self.day.users).unwrap()).map(UserId);
+        self.checks.linked_at.insert(gate, self.now);
+        for user in users.chain([OUTSIDER]) {
+            self.feed(gate, Event::Linked { user });
         }
     }
 
@@ -514,7 +551,8 @@ fn tokens(question: &Question) -> String {
         Question::Ask { token, .. }
         | Question::Release { token, .. }
         | Question::Extend { token, .. }
-        | Question::Restore { token, .. } => show(token),
+        | Question::Restore { token, .. }
+        | Question::Bury { token, .. } => show(token),
         Question::Check { .. } => String::new(),
     }
 }
@@ -523,6 +561,11 @@ fn answered(question: QuestionId, outcome: Outcome) -> Event {
     let answer = Answer {
         outcome,
         armed: None,
+        grace_ms: None,
     };
-    Event::Answered { question, answer }
+    Event::Answered {
+        question,
+        answer,
+        dead: None,
+    }
 }

@@ -1,7 +1,9 @@
 //! The clients that were granted the lock: what they do with it, how they give it up, and what they
 //! are told.
 
-use lockgate::lock::{Event, Refusal, Reply, RequestId, Token};
+use std::collections::BTreeSet;
+
+use lockgate::lock::{Event, MARK_MS, Refusal, Reply, RequestId, Token, WriteBack};
 
 use super::{
     MILLI,
@@ -38,6 +40,9 @@ impl World {
         reply: &Reply,
     ) -> Option<Event> {
         self.tell(|| format!("{request:?} at gate {gate} is answered: {reply:?}"));
+        if self.is_nags(request, reply) {
+            return None;
+        }
         let granted = matches!(reply, Reply::Granted { .. });
         self.checks.replied(self.now, request, granted);
         let sent = self.checks.sent[&request].clone();
@@ -106,6 +111,7 @@ impl World {
         self.totals.grants += 1;
         self.handed_on(gate);
         self.granted_at = [self.granted_at[1], Some(gate)];
+        self.victims_are_known(gate, token);
         let granted_by = self.checks.granted_by.entry(token.clone()).or_default();
         granted_by.insert(gate);
         // It counts from when the gate asked, and at the pace of the store's clock.
@@ -158,8 +164,33 @@ impl World {
             && self.disturbed_at.is_none_or(|disturbed| disturbed < at)
             && !self.checks.victims.contains(&token)
         {
-            self.checks.released_by.insert(token, gate);
+            self.released(token, gate);
         }
+    }
+
+    /// A gate that grants the lock to this token knows that those to whom it granted it before, and whose key
+    /// was deleted by somebody else, have lost it.
+    fn victims_are_known(&mut self, gate: usize, token: &Token) {
+        let alone = BTreeSet::from([gate]);
+        let lost = self.checks.victims.iter().filter(|victim| {
+            let of_victim = |client: &&Client| client.token == **victim;
+            let client = self.clients.iter().find(of_victim);
+            let comes_once = client.is_some_and(|it| !it.came_back && it.fate != Fate::Plain);
+            let granted_by = self.checks.granted_by.get(victim);
+            *victim != token && comes_once && granted_by == Some(&alone)
+        });
+        for victim in lost.cloned().collect::<Vec<_>>() {
+            if !self.checks.released_by.contains_key(&victim) {
+                self.released(victim, gate);
+            }
+        }
+    }
+
+    /// The gate released the lock of this token for a client, or for want of one.
+    fn released(&mut self, token: Token, gate: usize) {
+        let life = self.gates[gate].life;
+        self.checks.released_at.insert(token.clone(), self.now);
+        self.checks.released_by.insert(token, (gate, life));
     }
 
     /// What it does with its lock.
@@ -208,8 +239,8 @@ impl World {
         let owner = owners.remove(at);
         self.totals.told_lost += 1;
         assert!(
-            !self.met_what_it_released(&owner),
-            "{request:?} lost its lock to a token that its own gate had released"
+            !self.met_what_was_released(&owner),
+            "{request:?} lost its lock to a token that a gate had released"
         );
         let lately = |at: u64| at + 400 * MILLI + 10 * self.day.way > self.now;
         let disturbed = self.gates[gate].disturbed_at.is_some_and(lately);
@@ -339,10 +370,7 @@ impl World {
             self.soon_not_held(&client, sent.at, here);
         }
         if *reply == Reply::Done {
-            if here {
-                self.checks.released_by.insert(client.token, sent.gate);
-            }
-            return;
+            return self.released(client.token, sent.gate);
         }
         // Who unlocks once more may have that done first, if it was at the door for longer.
         let is_its = |it: &&Sent| {
@@ -362,15 +390,30 @@ impl World {
             .disturbed_at
             .is_some_and(|at| at >= sent.at);
         match reply {
-            Reply::Refused(_) => disturbed || !self.is_well(sent.gate) || self.was_hurried(sent),
-            _ => {
-                sabotages != self.totals.sabotages
-                    || self
-                        .loss
-                        .as_ref()
-                        .is_some_and(|lost| sent.at < lost.back_at + SETTLED)
+            Reply::Refused(_) => {
+                let in_grace = sent.at < self.store.mark.1;
+                disturbed || in_grace || !self.is_well(sent.gate) || self.was_hurried(sent)
             }
+            _ => sabotages != self.totals.sabotages || self.nothing_is_promised(sent),
         }
+    }
+
+    /// The store lost data, and something besides keeps a gate from writing its leases back.
+    fn nothing_is_promised(&self, sent: &Sent) -> bool {
+        let all_come_back = self.day.settings.write_back == WriteBack::All;
+        self.loss.as_ref().is_some_and(|lost| {
+            let lately = sent.at < lost.back_at.saturating_add(SETTLED);
+            let session = match sent.purpose {
+                // Where it was told of its loss meanwhile, nothing is written back.
+                Purpose::Unlock(who, ..) | Purpose::Relock(who, _) => self.clients[who].session,
+                Purpose::Lock(_) => false,
+            };
+            lately
+                && (session
+                    || !all_come_back
+                    || lost.is_in_doubt()
+                    || !self.all_were_well_since(lost))
+        })
     }
 
     /// It had been at the door for more than half of the time that it could take.
@@ -390,8 +433,8 @@ impl World {
             .store
             .holder(self.now)
             .filter(|(token, _)| **token == client.token);
-        // By the gate's own count, which began before the store's.
-        let earlier = self.day.way + client.lease_ms * MILLI / 500 + 2 * MILLI;
+        // By the gate's own count, which began before the store's, and does not count the mark of a renewal.
+        let earlier = self.day.way + client.lease_ms * MILLI / 500 + (2 + MARK_MS) * MILLI;
         let until = held.map(|(_, until)| (until * MILLI).saturating_sub(earlier));
         let is_well = self.is_well(gate);
         let owned = self.checks.owner(self.now, &client.token).is_some();

@@ -433,6 +433,7 @@ impl World {
             gate,
             life: self.gates[gate].life,
             at: self.now,
+            user: self.clients[purpose.client()].user,
             order: self.count,
             plain,
             due,

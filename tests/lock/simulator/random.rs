@@ -1,6 +1,7 @@
 //! A small generator: the same seed gives the same day.
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+#[derive(Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {

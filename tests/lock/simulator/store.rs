@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use lockgate::lock::{Answer, Deadline, Fence, LinkId, Outcome, Question, Token};
+use lockgate::lock::{Answer, Deadline, Fence, LinkId, MARK_MS, Mark, Outcome, Question, Token};
 
 use super::people::OUTSIDER;
 
@@ -62,6 +62,10 @@ pub(crate) struct Store {
     pub(crate) trouble: Option<Trouble>,
     /// Another one after every restart.
     pub(crate) epoch: u64,
+    /// By how much its clock is behind that of the first one, in microseconds.
+    pub(crate) behind: u64,
+    /// The mark of the grace: of which epoch, and when it ends.
+    pub(crate) mark: (u64, u64),
     /// Grows with every change.
     pub(crate) version: u64,
     pub(crate) changes: Vec<Change>,
@@ -182,6 +186,7 @@ impl Store {
             return Answer {
                 outcome,
                 armed: None,
+                grace_ms: None,
             };
         }
         self.expire(now);
@@ -197,6 +202,7 @@ impl Store {
                 return Answer {
                     outcome,
                     armed: None,
+                    grace_ms: None,
                 };
             }
             (_, outcome) => outcome,
@@ -204,16 +210,24 @@ impl Store {
         // All others end with a read, but what leaves nothing to read.
         let reads = !matches!(
             (question, &outcome),
-            (Question::Release { .. }, Outcome::Free)
+            (
+                Question::Release { .. } | Question::Bury { .. },
+                Outcome::Free
+            )
         );
         let armed = (reads && self.tells).then_some(link);
         self.armed.extend(armed);
-        Answer { outcome, armed }
+        Answer {
+            outcome,
+            armed,
+            grace_ms: None,
+        }
     }
 
     fn refusal(&self, question: &Question) -> Option<Outcome> {
         let writes = !matches!(question, Question::Check { .. });
-        let grows = writes && !matches!(question, Question::Release { .. });
+        let frees = matches!(question, Question::Release { .. } | Question::Bury { .. });
+        let grows = writes && !frees;
         let refused = |text| Some(Outcome::Refused(Bytes::from_static(text)));
         match self.trouble {
             Some(Trouble::Loading) => Some(Outcome::NotNow(Bytes::from_static(b"LOADING"))),
@@ -289,26 +303,54 @@ impl Store {
                 token,
                 lease_ms,
                 expects,
+                mark,
                 ..
             } if is(token) => {
                 let expected = expects.is_some() && is_at(expects);
-                self.set(now, link, token, *lease_ms, expected, None)
+                let remainder = |at: u64| at % MARK_MS;
+                let before = holder.as_ref().map(|(_, deadline)| remainder(*deadline));
+                let found = *mark == Mark::Found
+                    && expects.is_some_and(|Deadline(at)| before == Some(remainder(at)));
+                let outcome = self.set(now, link, token, *lease_ms, expected || found, None);
+                match (outcome, expects) {
+                    (
+                        Outcome::Granted {
+                            deadline: Deadline(at),
+                            fresh: true,
+                            fence,
+                        },
+                        Some(Deadline(expected)),
+                    ) if *mark != Mark::None => {
+                        let at = at + (MARK_MS + remainder(*expected) - remainder(at)) % MARK_MS;
+                        self.data.value = Some((token.clone(), at));
+                        Outcome::Granted {
+                            deadline: Deadline(at),
+                            fresh: true,
+                            fence,
+                        }
+                    }
+                    (outcome, _) => outcome,
+                }
             }
             Question::Restore {
-                token,
-                lease_ms,
-                fence,
-                over,
-                ..
-            } if holder.is_none() || is(token) || over.iter().any(is) => {
-                self.data.counter = self.data.counter.max(fence.unwrap_or(0));
-                self.restore(now, link, token, *lease_ms)
+                token, lease_ms, ..
+            } if holder.is_none() || is(token) => self.restore(now, link, token, *lease_ms),
+            Question::Bury {
+                token, not_after, ..
+            } if is(token)
+                && holder
+                    .as_ref()
+                    .is_some_and(|(_, at)| not_after.is_none_or(|most| Deadline(*at) <= most)) =>
+            {
+                self.change(now, None, Some(link));
+                Outcome::Free
             }
             Question::Ask { .. }
             | Question::HandOver { .. }
             | Question::Extend { .. }
             | Question::Check { .. }
-            | Question::Restore { .. } => held(),
+            | Question::Restore { .. }
+            | Question::Bury { .. } => held(),
         }
     }
 
@@ -359,7 +401,21 @@ impl Store {
     }
 
     fn next_fence(&mut self, now: u64, seen: u64) -> u64 {
-        self.data.counter = (self.data.counter + 1).max(now).max(seen + 1);
+        let clock = now.saturating_sub(self.behind);
+        self.data.counter = (self.data.counter + 1).max(clock).max(seen + 1);
         self.data.counter
+    }
+
+    /// Later fences are larger than this one.
+    pub(crate) fn raise_fence(&mut self, seen: u64) {
+        self.data.counter = self.data.counter.max(seen);
+    }
+
+    /// What is left of the grace, which begins with the first gate that comes, until when.
+    pub(crate) fn grace_until(&mut self, now: u64, grace: u64) -> u64 {
+        if self.mark.0 != self.epoch {
+            self.mark = (self.epoch, now + grace);
+        }
+        self.mark.1
     }
 }

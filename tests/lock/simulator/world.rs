@@ -13,6 +13,7 @@ use super::{
     day::{Day, Disaster, Moment, SETTLED},
     disasters::Lost,
     gates::Gate,
+    nags::Nags,
     network::{Link, Message},
     people::{Client, SESSION_ENDS_WITHIN},
     random::Random,
@@ -39,11 +40,14 @@ pub(crate) struct Totals {
     pub(crate) losses: u64,
     pub(crate) deaths: u64,
     pub(crate) not_yet: u64,
+    pub(crate) not_sent: u64,
     pub(crate) anew: u64,
     pub(crate) written_back: u64,
     pub(crate) told_lost: u64,
-    /// Tokens that came back, and that a lease was written back over.
-    pub(crate) overwritten: u64,
+    /// Dead tokens that came back and were deleted.
+    pub(crate) buried: u64,
+    /// Stores that took the place of another one without a word.
+    pub(crate) switches: u64,
     /// Owners of whom nothing can be promised after a loss of data.
     pub(crate) excused: u64,
     /// Answers to clients who may not know of the lock.
@@ -66,10 +70,12 @@ impl Totals {
         self.losses += day.losses;
         self.deaths += day.deaths;
         self.not_yet += day.not_yet;
+        self.not_sent += day.not_sent;
         self.anew += day.anew;
         self.written_back += day.written_back;
         self.told_lost += day.told_lost;
-        self.overwritten += day.overwritten;
+        self.buried += day.buried;
+        self.switches += day.switches;
         self.excused += day.excused;
         self.outsiders += day.outsiders;
     }
@@ -106,6 +112,10 @@ pub(crate) enum Ev {
     /// With whether everything was flushed.
     Push(LinkId, bool),
     Timeout(LinkId, QuestionId),
+    /// A client sends errands that are in vain.
+    Nag(usize),
+    /// A question of this gate has waited long for a connection.
+    NotSent(usize, QuestionId),
     Connect(usize, u64),
     /// A silent connection does not answer the gate's `PING`.
     Silent(LinkId),
@@ -123,6 +133,7 @@ pub(crate) enum Ev {
     StillHeld(Token, u64),
     WrittenBack(u64),
     GraceOver(u64),
+    NoDead(u64),
 }
 
 pub(crate) struct World {
@@ -139,9 +150,8 @@ pub(crate) struct World {
     /// The store executes nothing until then.
     pub(super) hangs_until: Option<u64>,
     pub(super) is_down: bool,
-    /// The store crashes at such a moment, with this loss and for so long; or with any question,
-    /// from the time given on.
-    pub(super) crashes_at: Option<(Moment, Loss, u64, u64)>,
+    /// The store crashes at such a moment, like this; or with any question, from the time given on.
+    pub(super) crashes_at: Option<(Moment, Disaster, u64)>,
     /// The latest loss of data.
     pub(super) loss: Option<Lost>,
     pub(super) troubles: u64,
@@ -154,6 +164,7 @@ pub(crate) struct World {
     /// The last grant that reached nobody: its gate, when that was, and when its lease ends.
     pub(super) undelivered: Option<(Token, usize, u64, u64)>,
     pub(super) clients: Vec<Client>,
+    pub(super) nags: Nags,
     pub(super) checks: Checks,
     /// Releases while nobody waited: they and the next grant are two commands.
     pub(super) gaps: u64,
@@ -186,6 +197,7 @@ impl World {
             granted_at: [None; 2],
             undelivered: None,
             clients: Vec::new(),
+            nags: Nags::default(),
             checks: Checks::default(),
             gaps: 0,
             renewals: 0,
@@ -194,6 +206,7 @@ impl World {
         };
         world.open_gates();
         world.people();
+        world.nags(seed);
         for (at, disaster) in std::mem::take(&mut world.day.disasters) {
             world.at(at, Ev::Disaster(disaster));
         }
@@ -257,6 +270,8 @@ impl World {
             }
             Ev::Push(link, flushed) => self.push_arrives(link, flushed),
             Ev::Timeout(link, id) => self.timeout(link, id),
+            Ev::Nag(number) => self.nag(number),
+            Ev::NotSent(gate, id) => self.not_sent(gate, id),
             Ev::Connect(gate, attempt) => self.connect(gate, attempt),
             Ev::Silent(link) => self.is_silent(link),
             Ev::Wake(gate) => self.wake(gate),
@@ -275,6 +290,7 @@ impl World {
             Ev::StillHeld(token, since) => self.is_still_held(&token, since),
             Ev::WrittenBack(number) => self.is_written_back(number),
             Ev::GraceOver(number) => self.grace_over(number),
+            Ev::NoDead(number) => self.no_dead_token_holds(number),
         }
     }
 
@@ -284,7 +300,9 @@ impl World {
     /// and what the gate does before that.
     pub(super) fn soon_not_held(&mut self, client: &Client, since: u64, given_up: bool) {
         let (token, lease_ms) = (client.token.clone(), client.lease_ms);
-        let explicit = client.explicit && (client.came_back || !given_up);
+        // The client of a session was told its token, and may go on with it elsewhere when its connection ends.
+        let known = client.explicit || client.session;
+        let explicit = known && (client.came_back || !given_up);
         // What was granted while the way was disturbed may be another gate's grant, too, where the
         // client named its token.
         let asked_at = self.checks.asked_at.get(&token).copied();
@@ -381,8 +399,10 @@ impl World {
         let (since, asked, _) = it.quiet;
         let rare = self.day.settings.ask_at_least_every_ms * MILLI;
         let most = 5 + (self.now - since) / rare;
+        // Then each user asks anew, and dead tokens are looked for.
+        let in_grace = self.now < self.store.mark.1 + SECOND;
         assert!(
-            asked <= most || !self.day.tells || !self.is_well(gate),
+            asked <= most || in_grace || !self.day.tells || !self.is_well(gate),
             "gate {gate} asked {asked} times since {since}, though nothing happened"
         );
     }

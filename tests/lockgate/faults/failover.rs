@@ -116,7 +116,10 @@ fn the_token_of_an_earlier_owner_gives_way_to_the_owner() {
             .iter()
             .all(|key| holder(&pair.replica, key) == "second")
     });
-    assert_eq!(first.say("UNLOCK handed first"), 0);
+    // Within the grace another instance might yet write it back.
+    eventually("it is known not to hold it", || {
+        first.say("UNLOCK handed first") == 0
+    });
     assert_eq!(second.say("UNLOCK released second"), 1);
     assert_eq!(second.say("UNLOCK handed second"), 1);
     assert_eq!(third.read_reply(), "third");

@@ -8,7 +8,7 @@
 //! | lockgate is killed, or stopped for a while | [`gate_dies`] |
 //! | the connection to Redis breaks; Redis is not there | [`connections`] |
 //! | Redis hangs | [`redis_hangs`] |
-//! | Redis forgot | [`redis_forgets`]; a replica that took over: [`failover`] |
+//! | Redis forgot | [`redis_forgets`]; a replica that took over: [`failover`]; tokens of earlier owners: [`older_data`] |
 //! | the key is deleted, overwritten, flushed | [`lost`] |
 //! | `LOADING`, `MASTERDOWN`, `BUSY`, `READONLY`, `NOPERM`, `WRONGTYPE`, `OOM`; scripts flushed | [`errors`] |
 //! | SIGTERM | [`shutdown`] |
@@ -34,11 +34,18 @@ mod failover;
 mod fences;
 mod gate_dies;
 mod lost;
+mod older_data;
 mod redis_forgets;
 mod redis_hangs;
 mod scars;
 mod sessions;
 mod shutdown;
+
+/// Redis may take longer to answer than [`SHORT_GRACE`] allows.
+const PATIENT: [(&str, &str); 2] = [
+    ("LOCKGATE_UPSTREAM_TIMEOUT", "2s"),
+    ("LOCKGATE_WRITE_BACK_GRACE", "2700ms"),
+];
 
 /// Far less than any lease or time limit of these tests.
 const AT_ONCE: Duration = Duration::from_secs(2);

@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    AT_ONCE, gate_before, holder, is_error, is_told_lost, pttl, timed, waiter, was_told_nothing,
+    AT_ONCE, PATIENT, gate_before, holder, is_error, is_told_lost, pttl, timed, waiter,
+    was_told_nothing,
 };
 use crate::support::{Machine, RedisServer, eventually};
 
@@ -14,7 +15,7 @@ use crate::support::{Machine, RedisServer, eventually};
 fn for_less_than_the_timeout_nothing_breaks() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
-    let gate = gate_before(&redis.url(), &[]);
+    let gate = gate_before(&redis.url(), &PATIENT);
     let (mut owner, mut bound, mut other) = (gate.client(), gate.client(), gate.client());
     assert_eq!(owner.say("LOCK k TOKEN t"), "t");
     assert_eq!(bound.say("LOCK bound TOKEN t PX 1500 SESSION"), "t");
@@ -72,6 +73,7 @@ fn owners_whose_leases_cannot_be_renewed_are_told_in_time() {
         &[
             ("LOCKGATE_UPSTREAM_TIMEOUT", "20s"),
             ("LOCKGATE_UPSTREAM_PING", "20s"),
+            ("LOCKGATE_WRITE_BACK_GRACE", "29s"),
         ],
     );
     let (mut three, mut two, mut patient) = (super::resp3(&gate), gate.client(), gate.client());

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{AT_ONCE, admitted, gate_before, holder, is_error, pttl, reset, timed, waiter};
-use crate::support::{Client, Machine, Place, Proxy, RedisServer, Value, eventually};
+use crate::support::{Client, Lockgate, Machine, Place, Proxy, RedisServer, Value, eventually};
 
 /// The client's connection to one gate is gone, and it asked again through another one, which it may
 /// do with its token. What the first gate does for a client that is gone may not take the lock from it.
@@ -157,6 +157,7 @@ fn a_silent_connection_is_noticed_and_replaced() {
     let settings = [
         ("LOCKGATE_UPSTREAM_PING", "300ms"),
         ("LOCKGATE_UPSTREAM_TIMEOUT", "400ms"),
+        ("LOCKGATE_WRITE_BACK_GRACE", "1400ms"),
     ];
     let gate = gate_before(&proxy.url(), &settings);
     let mut direct = redis.client();
@@ -220,7 +221,11 @@ fn a_command_that_comes_after_it_was_undone_takes_the_lock_for_nobody() {
             "--user", "default", "on", "nopass", "~*", "&*", "+@all", right,
         ]);
         let proxy = Proxy::before(redis.address());
-        let gate = gate_before(&proxy.url(), &[("LOCKGATE_UPSTREAM_TIMEOUT", "800ms")]);
+        let settings = [
+            ("LOCKGATE_UPSTREAM_TIMEOUT", "800ms"),
+            ("LOCKGATE_WRITE_BACK_GRACE", "1500ms"),
+        ];
+        let gate = gate_before(&proxy.url(), &settings);
         let mut client = gate.client();
         let sent = Instant::now();
         proxy.delay(Duration::from_millis(late));
@@ -239,15 +244,17 @@ fn a_command_that_comes_after_it_was_undone_takes_the_lock_for_nobody() {
 /// Waiting costs Redis nothing, however many wait for however long.
 #[test]
 fn a_gate_whose_clients_only_wait_sends_nothing_but_pings() {
-    let place = Place::with_redis(Machine::shared());
-    let mut direct = place.redis().client();
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let gate = Lockgate::start(&["--upstream", &redis.url()]);
+    let mut direct = redis.client();
     assert_eq!(direct.say("SET k direct PX 60000"), "OK");
-    let mut waiters: Vec<Client> = place.gate.clients(100);
+    let mut waiters: Vec<Client> = gate.clients(100);
     waiters
         .iter_mut()
         .for_each(|waiter| waiter.send(&["LOCK", "k"]));
-    place.gate.awaits_waiters("k", 100);
-    let mut monitor = place.redis().client();
+    gate.awaits_waiters("k", 100);
+    let mut monitor = redis.client();
     assert_eq!(monitor.say("MONITOR"), "OK");
     let until = Instant::now() + Duration::from_secs(10);
     let mut pings = 0;

@@ -3,7 +3,8 @@
 use std::{thread::sleep, time::Duration};
 
 use super::{
-    AT_ONCE, admitted, gate_before, holder, is_error, is_told_lost, pttl, resp3, timed, waiter,
+    AT_ONCE, PATIENT, admitted, gate_before, holder, is_error, is_told_lost, pttl, resp3, timed,
+    waiter,
 };
 use crate::support::{Client, Http, Lockgate, Machine, RedisServer, SHORT_GRACE, eventually};
 
@@ -133,7 +134,7 @@ fn what_is_granted_meanwhile_is_held() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let flags = ["--upstream", &redis.url(), "--admin", "127.0.0.1:0"];
-    let mut gate = Lockgate::start_with(&flags, &SHORT_GRACE);
+    let mut gate = Lockgate::start_with(&flags, &[&SHORT_GRACE[..], &PATIENT].concat());
     let mut clients = [admitted(&gate), admitted(&gate), admitted(&gate)];
     let [plain, bound, silent] = &mut clients;
     silent.send(&["CLIENT", "REPLY", "OFF"]);

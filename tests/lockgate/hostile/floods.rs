@@ -1,11 +1,14 @@
 //! Floods of everything that a stranger can send, against the program itself.
 
-use std::{io::Read, net::TcpStream, thread};
+use std::{io::Read, net::TcpStream, thread, time::Duration};
 
 use super::{KIB, MIB, WITH_ITS_LOCK, WITH_NEW_LOCKS, Witness, counted, cut, hears_little};
 use crate::{
     scale::{growth, pour},
-    support::{Client, Lockgate, Machine, Place, allow_many_files, eventually, frame, report},
+    support::{
+        Client, Lockgate, Machine, Place, RedisServer, SHORT_GRACE, allow_many_files, eventually,
+        frame, report,
+    },
 };
 
 /// What lockgate may grow by whatever the flood: what the system's allocator keeps for itself.
@@ -262,11 +265,29 @@ fn a_million_waiters() {
     });
 }
 
+/// What all clients together may have kept for them in these tests (`limits.kept_reply_bytes`).
+const KEPT_BYTES: u64 = 32 * MIB;
+
+/// Runs a test without and with a Redis, where so much is kept.
+fn where_little_is_kept(test: impl Fn(&Place)) {
+    let kept = KEPT_BYTES.to_string();
+    let environment = [
+        &SHORT_GRACE[..],
+        &[("LOCKGATE_LIMITS_KEPT_REPLY_BYTES", &kept)],
+    ]
+    .concat();
+    let gate = Lockgate::start_with(&[], &environment);
+    test(&Place::of(None, gate, Machine::shared()));
+    let redis = RedisServer::start(&[]);
+    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &environment);
+    test(&Place::of(Some(redis), gate, Machine::shared()));
+}
+
 /// Who asks and never reads the replies is not read from any more.
 #[test]
 fn replies_that_nobody_reads() {
     const CLIENTS: usize = 12;
-    Place::each(|place| {
+    where_little_is_kept(|place| {
         let mut observer = place.client();
         for i in 0..500 {
             let name = format!("{i}-{}", "n".repeat(1_000));
@@ -306,10 +327,60 @@ fn replies_that_nobody_reads() {
         let each = growth / CLIENTS as u64;
         report(&format!("a client that never reads costs {each} bytes"));
         assert!(
-            growth < CLIENTS as u64 * HOARDER_BYTES + SLACK_BYTES,
+            growth < CLIENTS as u64 * HOARDER_BYTES + KEPT_BYTES + SLACK_BYTES,
             "{each} bytes each"
         );
         witness.was_served();
+    });
+}
+
+/// Each of them has replies that would have to be kept, so that the lock commands between them can run. Together they
+/// get what there is for all, and nobody else waits for it.
+#[test]
+fn pipelines_with_lock_commands_that_nobody_reads() {
+    const CLIENTS: usize = 100;
+    where_little_is_kept(|place| {
+        let witness = Witness::begin(&place.gate, WITH_NEW_LOCKS);
+        let mut observer = place.client();
+        let mut kept = || counted(&mut observer, "kept_reply_bytes");
+        let text = "x".repeat(4096);
+        let pipeline = [
+            frame(&["ECHO", &text]).repeat(1_000),
+            frame(&["LOCK", "k", "TOKEN", "t", "PX", "600000"]),
+            frame(&["UNLOCK", "k", "t"]),
+        ];
+        let pipeline = pipeline.concat().repeat(4);
+        let writers: Vec<TcpStream> = place
+            .gate
+            .clients(CLIENTS)
+            .iter()
+            .map(Client::writer)
+            .collect();
+        let growth = growth(&place.gate, || {
+            let pouring: Vec<_> = writers
+                .iter()
+                .map(|writer| {
+                    hears_little(writer);
+                    pour(writer.try_clone().unwrap(), pipeline.clone())
+                })
+                .collect();
+            eventually("as much is kept as may be", || kept() > KEPT_BYTES - MIB);
+            thread::sleep(Duration::from_millis(500));
+            assert!(kept() <= KEPT_BYTES);
+            writers.iter().for_each(cut);
+            pouring.into_iter().for_each(|pour| drop(pour.join()));
+        });
+        let each = growth / CLIENTS as u64;
+        report(&format!(
+            "a client with replies that are kept costs {each} bytes"
+        ));
+        assert!(
+            growth < CLIENTS as u64 * HOARDER_BYTES + KEPT_BYTES + SLACK_BYTES,
+            "{each} bytes each"
+        );
+        witness.was_served();
+        drop(writers);
+        eventually("all of it is given back", || kept() == 0);
     });
 }
 

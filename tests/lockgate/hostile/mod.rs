@@ -1,6 +1,7 @@
 //! Clients that want to do harm: each limit is reached and says so, floods cost no more memory than is
 //! stated here and in SECURITY.md, and somebody honest is served all the while.
 
+mod abusers;
 mod floods;
 mod http;
 mod idle;
@@ -112,7 +113,7 @@ fn said_until_closed(mut client: Client, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Its system takes little of what it does not read, so that the gate has to keep the rest.
-fn hears_little(stream: &TcpStream) {
+pub(crate) fn hears_little(stream: &TcpStream) {
     rustix::net::sockopt::set_socket_recv_buffer_size(stream, 4096).unwrap();
 }
 

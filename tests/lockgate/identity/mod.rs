@@ -6,16 +6,20 @@
 //! - [`logins`]: which user a connection is.
 //! - [`passwords`]: whoever has not authenticated where Redis wants that.
 //! - [`changes`]: users, passwords and rules that change while lockgate runs.
+//! - [`forged`]: lost, doubled and forged replies give no client another user's rights.
+//! - [`verified`]: what lockgate's own look at a password costs, and how long it counts.
 //! - [`connections`]: the connections that lockgate shares, and its own account.
 
 use crate::support::{Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value};
 
 mod changes;
 mod connections;
+mod forged;
 mod logins;
 mod passwords;
 mod rights;
 mod strangers;
+mod verified;
 
 const NO_KEY: &str =
     "NOPERM this user has no permissions to access one of the keys used as arguments";

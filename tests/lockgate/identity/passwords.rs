@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{Client, Lockgate, Machine, Proxy, RedisServer, SHORT_GRACE, Value};
+use crate::support::{
+    Client, Lockgate, Machine, Proxy, RedisServer, SHORT_GRACE, Value, eventually,
+};
 
 const NOAUTH: &str = "NOAUTH Authentication required.";
 
@@ -76,8 +78,9 @@ fn nobody_waits_or_looks_without_a_password() {
     assert_eq!(waiter.read_reply(), "w");
 }
 
+/// An answer of Redis counts for a second.
 #[test]
-fn a_password_that_is_set_or_taken_away_counts_from_then_on() {
+fn a_password_that_is_set_or_taken_away_counts_a_second_later() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let gate = gate_before(&redis);
@@ -93,12 +96,18 @@ fn a_password_that_is_set_or_taken_away_counts_from_then_on() {
         ),
     ] {
         assert_eq!(direct.say(set), "OK");
+        eventually("it is asked for", || {
+            matches!(gate.client().say("UNLOCK k t"), Value::Error(_))
+        });
         is_refused(&mut gate.client());
         // As in Redis, who was there before goes on, to the end of the connection.
         is_served(&mut before);
         assert_eq!(before.say("RESET"), "RESET");
         is_refused(&mut before);
         assert_eq!(direct.say(take_away), "OK");
+        eventually("it is asked for no more", || {
+            gate.client().say("UNLOCK k t") == 0
+        });
         is_served(&mut gate.client());
         is_served(&mut before);
     }

@@ -48,7 +48,10 @@ impl Counts {
 
 /// Silent connections are not asked for a sign of life, so that what goes to Redis can be counted.
 fn quiet_place() -> Place {
-    place_with(&[("LOCKGATE_UPSTREAM_PING", "1h")])
+    place_with(&[
+        ("LOCKGATE_UPSTREAM_PING", "1h"),
+        ("LOCKGATE_WRITE_BACK_GRACE", "1800ms"),
+    ])
 }
 
 fn place_with(settings: &[(&str, &str)]) -> Place {

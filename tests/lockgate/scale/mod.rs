@@ -5,6 +5,7 @@ mod arrival;
 mod commands;
 mod cost;
 mod idle;
+mod many_instances;
 mod values;
 
 use std::{

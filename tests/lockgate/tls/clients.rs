@@ -8,8 +8,11 @@ use std::{
 };
 
 use super::{Authority, SecureRedis, Secured, connect, redis_cli};
-use crate::support::{
-    Lockgate, Machine, RedisServer, SHORT_GRACE, Value, counted, eventually, text,
+use crate::{
+    pipelines::{is_answered, narrow, values_around_all},
+    support::{
+        Lockgate, Machine, RedisServer, SHORT_GRACE, Value, counted, eventually, frame, text,
+    },
 };
 
 #[test]
@@ -131,6 +134,48 @@ fn what_is_kept_behind_a_lock_runs_when_it_is_granted() {
     for i in 0..2_000 {
         assert_eq!(waiter.read_reply(), i.to_string());
     }
+}
+
+/// Written whole before anything is read, with lock commands in its middle. (Redis 7.0.15 with TLS of its own closes
+/// a connection now and then whose replies pile up, with or without lockgate.)
+#[test]
+fn a_pipeline_of_forty_thousand_commands_is_answered() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let url = redis.url();
+    let environment = [&SHORT_GRACE[..], &[("LOCKGATE_UPSTREAM", url.as_str())]].concat();
+    let place = Secured::start(Authority::new(), &environment);
+    let mut client = narrow(place.client());
+    for protocol in ["HELLO 2", "HELLO 3"] {
+        client.say(protocol);
+        is_answered(&mut client, &values_around_all());
+    }
+}
+
+/// A grant is the client's when its reply is on its way, and what TLS still holds is not.
+#[test]
+fn a_grant_that_was_read_stays_though_the_rest_of_the_pipeline_is_not() {
+    let _machine = Machine::shared();
+    let place = Secured::embedded();
+    let (mut client, mut other) = (narrow(place.client()), place.client());
+    let text = "x".repeat(15 * 1024);
+    let echo = frame(&["ECHO", &text]).repeat(1_000);
+    let lock = |key| frame(&["LOCK", key, "TOKEN", "t", "PX", "600000"]);
+    let pipeline = [
+        lock("k"),
+        echo,
+        lock("never"),
+        frame(&["UNLOCK", "other", "o"]),
+    ];
+    assert_eq!(other.say("LOCK other TOKEN o"), "o");
+    client.write_raw(&pipeline.concat());
+    assert_eq!(client.read_reply(), "t");
+    eventually("the pipeline runs", || {
+        *other.say("LOCKINFO other").field("held") == 0
+    });
+    drop(client);
+    assert_eq!(other.say("LOCK never TOKEN other WAIT 5000"), "other");
+    assert_eq!(other.say("RELOCK k t"), 1);
 }
 
 /// Killed: its machine ends the connection, and no last word comes. It is noticed where lockgate reads, and

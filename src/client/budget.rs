@@ -1,0 +1,108 @@
+//! The memory that clients share for replies that they have not read yet.
+//!
+//! A client that writes a whole pipeline before it reads would hang at a lock command in its middle: the command
+//! runs when every reply before it has arrived, and they can arrive only if something keeps them. lockgate does,
+//! within a budget that all clients share (`limits.kept_reply_bytes`) and of which one client takes a quarter at
+//! most, so that no number of clients exhausts the machine and no single client the budget.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use crate::limits::KEPT_REPLY_SHARES;
+
+/// The bytes that all clients together may keep.
+#[derive(Debug)]
+pub struct Budget {
+    most: usize,
+    taken: AtomicUsize,
+}
+
+impl Budget {
+    /// A budget of so many bytes.
+    pub fn new(most: usize) -> Self {
+        let taken = AtomicUsize::new(0);
+        Self { most, taken }
+    }
+
+    /// The bytes that clients have taken.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let more = |taken: usize| {
+            let taken = taken.saturating_add(bytes);
+            (taken <= self.most).then_some(taken)
+        };
+        let (set, read) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.taken.fetch_update(set, read, more).is_ok()
+    }
+}
+
+/// One client's part of the budget. Dropped, it goes back.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Share {
+    pub(super) fn none_of(budget: Arc<Budget>) -> Self {
+        Self { budget, bytes: 0 }
+    }
+
+    /// The bytes of this client.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes so many bytes more. Returns false where the client, or all of them, have as many as they may.
+    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+        let is_fair = self.bytes + bytes <= self.budget.most / KEPT_REPLY_SHARES;
+        let grows = is_fair && self.budget.take(bytes);
+        if grows {
+            self.bytes += bytes;
+        }
+        grows
+    }
+
+    /// Gives back what is more than so many bytes.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        if self.bytes > bytes {
+            let less = self.bytes - bytes;
+            self.budget.taken.fetch_sub(less, Ordering::Relaxed);
+            self.bytes = bytes;
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_takes_a_quarter_at_most_and_all_together_the_budget() {
+        let budget = Arc::new(Budget::new(1_000));
+        let mut shares: Vec<_> = (0..5)
+            .map(|_| Share::none_of(Arc::clone(&budget)))
+            .collect();
+        assert!(shares[0].grow(200) && !shares[0].grow(51) && shares[0].grow(50));
+        for share in &mut shares[1..4] {
+            assert!(share.grow(250));
+        }
+        assert!(!shares[4].grow(1), "all of it is taken");
+        shares[0].shrink_to(240);
+        assert!(shares[4].grow(10) && !shares[4].grow(1));
+        assert_eq!(budget.taken(), 1_000);
+        drop(shares);
+        assert_eq!(budget.taken(), 0);
+    }
+}

@@ -1,0 +1,245 @@
+//! A bounded memory of the tokens that held a lock and do not any more: released, handed on, or lost.
+//! A store that lost its latest writes may hold such a token again; it then holds the lock for no client.
+//!
+//! A token is dead for what the store kept from before a loss of data, and for nothing else: without a
+//! loss, a token that is seen again was granted again.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    clock,
+    lock::{Answer, Burial, Dead, Outcome, Time, Token},
+    store::LockName,
+};
+
+/// Dead tokens: as many as fit of those that died since the latest loss of data, and as many of those
+/// that died before it and whose leases would not be over yet.
+pub(super) struct DeadTokens {
+    most: usize,
+    kept: Mutex<Kept>,
+    /// There are any from before a loss of data.
+    has_ghosts: AtomicBool,
+    /// When the last of all their leases would have been over, in microseconds of the clock.
+    until: AtomicU64,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// Those that died since the latest loss of data, the latest last.
+    recent: VecDeque<(LockName, Grave)>,
+    /// Those that died before it: the store may hold them again.
+    ghosts: HashMap<LockName, Vec<Grave>>,
+    /// How many these are, and when the last of their leases would have been over.
+    ghost_count: usize,
+    ghosts_until: Time,
+}
+
+/// One dead token.
+#[derive(Debug, Clone)]
+pub(super) struct Grave {
+    pub(super) token: Token,
+    pub(super) dead: Dead,
+    /// When its lease would have been over.
+    pub(super) over_at: Time,
+}
+
+impl DeadTokens {
+    /// Remembers `most` of either kind.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            kept: Mutex::default(),
+            has_ghosts: AtomicBool::new(false),
+            until: AtomicU64::new(0),
+        }
+    }
+
+    /// A token of this lock died; `before_loss` if the store may hold it again. Returns false where one
+    /// was forgotten before its time.
+    pub(super) fn remember(
+        &self,
+        name: &LockName,
+        grave: Grave,
+        before_loss: bool,
+        now: Time,
+    ) -> bool {
+        if self.most == 0 {
+            return true;
+        }
+        let until = grave.over_at.micros();
+        self.until.fetch_max(until, Ordering::Relaxed);
+        let mut kept = self.kept();
+        if kept.ghosts_until <= now && kept.ghost_count > 0 {
+            kept.forget_ghosts();
+            self.has_ghosts.store(false, Ordering::Release);
+        }
+        if before_loss {
+            let fits = kept.haunt(name.clone(), grave, self.most);
+            self.has_ghosts.store(true, Ordering::Release);
+            return fits;
+        }
+        let oldest = (kept.recent.len() >= self.most).then(|| kept.recent.pop_front());
+        kept.recent.push_back((name.clone(), grave));
+        let oldest = oldest.flatten();
+        oldest.is_none_or(|(_, grave)| grave.over_at <= now)
+    }
+
+    /// When the last of the leases would have been over that the dead tokens had.
+    pub(super) fn until(&self) -> Time {
+        Time::from_micros(self.until.load(Ordering::Relaxed))
+    }
+
+    /// The store lost data: what it may hold again, by lock.
+    pub(super) fn lost_data(&self, now: Time) -> HashMap<LockName, Burial> {
+        let mut kept = self.kept();
+        let older = std::mem::take(&mut kept.ghosts);
+        let older = older
+            .into_iter()
+            .flat_map(|(name, graves)| graves.into_iter().map(move |grave| (name.clone(), grave)));
+        let latest = std::mem::take(&mut kept.recent);
+        kept.forget_ghosts();
+        // Of too many the latest are kept: they are the likeliest to be back.
+        for (name, grave) in latest.into_iter().rev().chain(older) {
+            if grave.over_at > now {
+                kept.haunt(name, grave, self.most);
+            }
+        }
+        self.has_ghosts
+            .store(kept.ghost_count > 0, Ordering::Release);
+        let burial = |graves: &Vec<Grave>| {
+            let latest = graves.iter().max_by_key(|grave| grave.over_at)?;
+            Some(Burial {
+                user: latest.dead.user,
+                until: latest.over_at,
+            })
+        };
+        let ghosts = kept.ghosts.iter();
+        ghosts
+            .filter_map(|(name, graves)| Some((name.clone(), burial(graves)?)))
+            .collect()
+    }
+
+    /// What is known of the holder that the store named in this answer, if it is dead.
+    pub(super) fn of_holder(&self, name: &LockName, answer: &Answer) -> Option<Dead> {
+        if !self.has_ghosts.load(Ordering::Acquire) {
+            return None;
+        }
+        let Outcome::Held {
+            holder: Some(holder),
+            ..
+        } = &answer.outcome
+        else {
+            return None;
+        };
+        let now = clock::now();
+        let kept = self.kept();
+        let graves = kept.ghosts.get(name)?.iter();
+        let of_holder = |grave: &&Grave| grave.token == *holder && grave.over_at > now;
+        let dead = graves.filter(of_holder).map(|grave| grave.dead);
+        dead.reduce(Dead::or)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // Nothing panics while it is held.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// Returns false where there is no room for one more.
+    fn haunt(&mut self, name: LockName, grave: Grave, most: usize) -> bool {
+        if self.ghost_count >= most {
+            return false;
+        }
+        self.ghost_count += 1;
+        self.ghosts_until = self.ghosts_until.max(grave.over_at);
+        self.ghosts.entry(name).or_default().push(grave);
+        true
+    }
+
+    fn forget_ghosts(&mut self) {
+        self.ghosts = HashMap::new();
+        self.ghost_count = 0;
+        self.ghosts_until = Time::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Deadline, UserId};
+
+    fn name(key: &'static str) -> LockName {
+        LockName {
+            database: 0,
+            key: key.into(),
+        }
+    }
+
+    fn grave(text: &'static str, over_at: Time) -> Grave {
+        Grave {
+            token: Token::new(text),
+            dead: Dead {
+                user: UserId(3),
+                not_after: Some(Deadline(7)),
+            },
+            over_at,
+        }
+    }
+
+    fn held_by(text: &'static str) -> Answer {
+        Answer {
+            outcome: Outcome::Held {
+                holder: Some(Token::new(text)),
+                ttl_ms: None,
+            },
+            armed: None,
+            grace_ms: None,
+        }
+    }
+
+    #[test]
+    fn a_token_is_dead_only_for_what_is_from_before_a_loss() {
+        let (tokens, now) = (DeadTokens::new(3), clock::now());
+        let later = now.plus_millis(60_000);
+        assert!(tokens.remember(&name("a"), grave("1", later), false, now));
+        assert_eq!(tokens.of_holder(&name("a"), &held_by("1")), None);
+        let burials = tokens.lost_data(now);
+        let burial = Burial {
+            user: UserId(3),
+            until: later,
+        };
+        assert_eq!(burials, HashMap::from([(name("a"), burial)]));
+        let dead = grave("1", later).dead;
+        assert_eq!(tokens.of_holder(&name("a"), &held_by("1")), Some(dead));
+        assert_eq!(tokens.of_holder(&name("b"), &held_by("1")), None);
+        assert!(tokens.remember(&name("a"), grave("2", later), false, now));
+        assert_eq!(tokens.of_holder(&name("a"), &held_by("2")), None);
+        assert!(tokens.remember(&name("a"), grave("3", later), true, now));
+        assert_eq!(tokens.of_holder(&name("a"), &held_by("3")), Some(dead));
+    }
+
+    #[test]
+    fn the_oldest_and_those_whose_lease_would_be_over_are_forgotten() {
+        let (tokens, now) = (DeadTokens::new(3), clock::now());
+        let (soon, later) = (now.plus_millis(1), now.plus_millis(60_000));
+        assert!(tokens.remember(&name("a"), grave("1", soon), false, now));
+        for text in ["2", "3"] {
+            assert!(tokens.remember(&name("a"), grave(text, later), false, now));
+        }
+        assert!(tokens.remember(&name("b"), grave("4", later), false, soon));
+        assert!(!tokens.remember(&name("b"), grave("5", later), false, soon));
+        let mut burials: Vec<_> = tokens.lost_data(soon).into_keys().collect();
+        burials.sort();
+        assert_eq!(burials, [name("a"), name("b")]);
+        assert_eq!(tokens.of_holder(&name("a"), &held_by("2")), None);
+        assert!(tokens.of_holder(&name("a"), &held_by("3")).is_some());
+        assert!(tokens.lost_data(later).is_empty());
+    }
+}

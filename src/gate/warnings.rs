@@ -1,0 +1,53 @@
+//! What operators are warned of that shows in the queues: many instances at one lock, and a Redis that forgets what it
+//! tracks.
+
+use tracing::warn;
+
+use crate::{
+    lock::Happening,
+    seldom::{Often, Seldom},
+    shown::shown,
+    store::LockName,
+};
+
+/// The lines, each at most so often a minute.
+#[derive(Debug)]
+pub(super) struct Warnings {
+    crowded: Seldom,
+    told_of_nothing: Often,
+}
+
+impl Default for Warnings {
+    fn default() -> Self {
+        Self {
+            crowded: Seldom::new(1),
+            // One or a few may be a push that came late.
+            told_of_nothing: Often::new(20),
+        }
+    }
+}
+
+impl Warnings {
+    /// Something happened to this lock.
+    pub(super) fn happened(&self, name: &LockName, what: Happening) {
+        match what {
+            Happening::Crowded { rivals } => {
+                if let Some(left_out) = self.crowded.is_due() {
+                    warn!(
+                        lock = %shown(&name.key),
+                        database = name.database,
+                        instances = rivals + 1,
+                        left_out,
+                        "about so many instances wait for this lock, and each asks Redis after every change of it; \
+                         fewer instances cost less (docs/operating.md)"
+                    );
+                }
+            }
+            Happening::ToldOfNothing if self.told_of_nothing.is_due() => warn!(
+                "Redis tells of changes of locks that did not change: where no database is flushed, its tracking \
+                 table is full (tracking-table-max-keys), and waiters may hear of a release only when the lease ends"
+            ),
+            _ => {}
+        }
+    }
+}

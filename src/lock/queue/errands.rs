@@ -1,0 +1,355 @@
+//! The errands at one lock: what clients want done with a lock that they say they hold (`UNLOCK`, `RELOCK`), and
+//! grants that are to be taken back.
+//!
+//! Only one question about a lock is on its way at a time, so errands compete with waiters and with each other for
+//! it. Three rules keep any client's errands from delaying the others:
+//!
+//! - **Errands alternate with waiters.** After a question for an errand the waiters have the next one.
+//! - **Errands take turns by user.** The release by the known holder goes before all others, since it frees the lock.
+//! - **One answer settles many.** An answer that tells the holder says of every other token that it does not hold
+//!   the lock. It settles each errand that came before its question was sent, for users that may know of the lock. A
+//!   refusal settles all earlier errands of its user. So a user's errands cost one question for each round trip,
+//!   however many there are. An answer from before an errand came settles nothing: the lock may have changed hands.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+};
+
+use bytes::Bytes;
+
+use super::{Asked, Belief, Errand, Owner, Queue, Turn};
+use crate::lock::{
+    fault::{Fault, planted},
+    lease::Lease,
+    vocabulary::{Outcome, Question, QuestionId, Refusal, Reply, Time, Token, UserId, Wait},
+};
+
+/// The errands at one lock, by user. Those of one user go in the order in which they are given up.
+#[derive(Debug, Default)]
+pub(super) struct Errands {
+    lanes: BTreeMap<UserId, VecDeque<Errand>>,
+    /// The user whose errand was asked about last.
+    last: Option<UserId>,
+    /// The last question was for an errand: the waiters have the next one.
+    yields: bool,
+}
+
+impl Errands {
+    pub(super) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Errand> {
+        self.lanes.values().flatten()
+    }
+
+    /// The users that have any.
+    pub(super) fn users(&self) -> impl Iterator<Item = UserId> {
+        self.lanes.keys().copied()
+    }
+
+    /// How many this user has.
+    pub(super) fn of_user(&self, user: UserId) -> usize {
+        self.lanes.get(&user).map_or(0, VecDeque::len)
+    }
+
+    /// When the first of them is to be given up.
+    pub(super) fn give_up_at(&self) -> Option<Time> {
+        let firsts = self.lanes.values();
+        firsts
+            .filter_map(|lane| lane.iter().find_map(Errand::give_up_at))
+            .min()
+    }
+
+    /// Puts an errand behind those of its user that are given up no later.
+    pub(super) fn put(&mut self, errand: Errand) {
+        let give_up_at = errand.give_up_at();
+        let lane = self.lanes.entry(errand.user()).or_default();
+        let mut latest = lane.iter().rev().filter_map(Errand::give_up_at);
+        let at = match latest.next() {
+            Some(latest) if give_up_at.is_some_and(|it| latest > it) => {
+                behind(lane, |at| Some(at) <= give_up_at)
+            }
+            _ => lane.len(),
+        };
+        lane.insert(at, errand);
+    }
+
+    /// Puts an errand back that has to wait for another question: it is the next of its user again.
+    pub(super) fn put_back(&mut self, errand: Errand) {
+        let give_up_at = errand.give_up_at();
+        let lane = self.lanes.entry(errand.user()).or_default();
+        let at = behind(lane, |at| Some(at) < give_up_at);
+        lane.insert(at, errand);
+    }
+
+    /// Takes out those for which this holds.
+    pub(super) fn take_where(&mut self, mut is_so: impl FnMut(&Errand) -> bool) -> Vec<Errand> {
+        let mut taken = Vec::new();
+        self.lanes.retain(|_, lane| {
+            if lane.iter().any(&mut is_so) {
+                let all = std::mem::take(lane);
+                let (out, left): (VecDeque<_>, VecDeque<_>) =
+                    all.into_iter().partition(|it| is_so(it));
+                taken.extend(out);
+                *lane = left;
+            }
+            !lane.is_empty()
+        });
+        self.give_memory_back();
+        taken
+    }
+
+    /// Takes out the first for which this holds.
+    fn take_first(&mut self, is_so: impl Fn(&Errand) -> bool) -> Option<Errand> {
+        let found = self.lanes.iter().find_map(|(user, lane)| {
+            let at = lane.iter().position(&is_so)?;
+            Some((*user, at))
+        });
+        let (user, at) = found?;
+        self.take(user, at)
+    }
+
+    /// Takes out the first errand that may be done of the user whose turn it is.
+    fn take_next(&mut self, may: impl Fn(&Errand) -> bool) -> Option<Errand> {
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let later = self.lanes.range((after, Bound::Unbounded));
+        let mut lanes = later.chain(&self.lanes);
+        let (user, at) =
+            lanes.find_map(|(user, lane)| Some((*user, lane.iter().position(&may)?)))?;
+        self.take(user, at)
+    }
+
+    /// Those that wait until a moment like this do not wait any longer.
+    pub(super) fn wake(&mut self, is_time: impl Fn(Time) -> bool) {
+        for owner in self
+            .lanes
+            .values_mut()
+            .flatten()
+            .filter_map(Errand::owner_mut)
+        {
+            owner.not_before.take_if(|at| is_time(*at));
+        }
+    }
+
+    /// When the first of those may be done that wait.
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        let waiting = self.iter().filter_map(Errand::owner);
+        waiting.filter_map(|owner| owner.not_before).min()
+    }
+
+    fn take(&mut self, user: UserId, at: usize) -> Option<Errand> {
+        let lane = self.lanes.get_mut(&user)?;
+        let errand = lane.remove(at);
+        if lane.is_empty() {
+            self.lanes.remove(&user);
+            self.give_memory_back();
+        }
+        errand
+    }
+
+    /// A tree that is empty again keeps room for eleven.
+    fn give_memory_back(&mut self) {
+        if self.lanes.is_empty() {
+            self.lanes = BTreeMap::new();
+        }
+    }
+}
+
+/// Behind the last errand that is given up at a moment like this.
+fn behind(lane: &VecDeque<Errand>, is_so: impl Fn(Time) -> bool) -> usize {
+    let is_so = |errand: &Errand| errand.give_up_at().is_some_and(&is_so);
+    lane.iter().rposition(is_so).map_or(0, |at| at + 1)
+}
+
+/// What an answer says of errands beside its own.
+pub(super) struct News {
+    told: Told,
+    /// The user that asked.
+    asker: UserId,
+    /// The number of the question: it was sent after the errands that know of none as high.
+    question: QuestionId,
+    /// What is left of the grace, in milliseconds: a token that is not there may yet come.
+    grace_ms: Option<u64>,
+}
+
+enum Told {
+    /// This token holds the lock.
+    Holder(Token),
+    /// The lock is free.
+    Free,
+    /// The store's error: the user may not ask.
+    Refused(Bytes),
+    Nothing,
+}
+
+impl News {
+    pub(super) fn of(asked: &Asked, outcome: &Outcome) -> Self {
+        let told = match (outcome, &asked.question) {
+            // The store may be from before a loss.
+            _ if asked.forgotten => Told::Nothing,
+            (Outcome::Held { holder, .. }, _) => holder.clone().map_or(Told::Nothing, Told::Holder),
+            (Outcome::Free, _) => Told::Free,
+            (Outcome::Refused(error), Question::Check { .. }) => Told::Refused(error.clone()),
+            (
+                Outcome::Granted { .. },
+                Question::Ask { token, .. }
+                | Question::HandOver { to: token, .. }
+                | Question::Extend { token, .. },
+            ) => Told::Holder(token.clone()),
+            _ => Told::Nothing,
+        };
+        Self {
+            told,
+            asker: asked.question.user(),
+            question: asked.id,
+            grace_ms: asked.grace_ms,
+        }
+    }
+}
+
+impl Queue {
+    /// A client wants something done with a lock that it says it holds.
+    pub(super) fn take_errand(&mut self, errand: Errand, turn: &mut Turn<'_>) {
+        let is_full = self.errands.of_user(errand.user()) >= turn.settings.max_waiters;
+        match errand.owner() {
+            Some(owner) if is_full && !self.is_holder(owner.user, &owner.token) => {
+                turn.reply(owner.request, Reply::Refused(Refusal::TooManyWaiters));
+            }
+            _ => self.errands.put(errand),
+        }
+    }
+
+    /// By what is known here this token of this user holds the lock.
+    fn is_holder(&self, user: UserId, token: &Token) -> bool {
+        let by_the_books = |lease: &Lease| lease.is_of(user, token);
+        let is_believed =
+            |belief: &Belief| belief.holder == *token && belief.user.is_none_or(|its| its == user);
+        self.lease.as_ref().is_some_and(by_the_books)
+            || self.belief.as_ref().is_some_and(is_believed)
+    }
+
+    /// The waiters have the next question, and the errands the one after it.
+    pub(super) fn waiters_are_next(&mut self) -> bool {
+        std::mem::take(&mut self.errands.yields) && !planted(Fault::ErrandsFirst)
+    }
+
+    /// Asks what the next errand takes, if there is one. Returns whether it did.
+    pub(super) fn run_errand(&mut self, turn: &mut Turn<'_>) -> bool {
+        while let Some(errand) = self.next_errand() {
+            let user = errand.user();
+            let Some((question, teller)) = self.question_of(&errand, turn) else {
+                continue;
+            };
+            (self.errands.last, self.errands.yields) = (Some(user), true);
+            if self.is_one_of_many(&errand) {
+                // One answer for all of them.
+                self.errands.put_back(errand);
+                self.ask(Question::Check { user }, None, turn);
+                return true;
+            }
+            self.ask(question, teller, turn);
+            if let Some(asked) = &mut self.asked {
+                asked.errand = Some(Box::new(errand));
+            }
+            return true;
+        }
+        false
+    }
+
+    fn next_errand(&mut self) -> Option<Errand> {
+        let mut errands = std::mem::take(&mut self.errands);
+        let may = |errand: &Errand| {
+            let waits = match errand {
+                Errand::Relock(owner, _) => self.waits_for_write_back(owner.user, &owner.token),
+                Errand::Unlock(_) | Errand::GiveAway { .. } => false,
+            };
+            let later = |owner: &Owner| owner.not_before.is_some();
+            !waits && !errand.owner().is_some_and(later) && !self.cut_off.has(errand.user())
+        };
+        let frees = |errand: &Errand| match errand {
+            Errand::Unlock(Owner { user, token, .. }) | Errand::GiveAway { user, token, .. } => {
+                may(errand) && self.is_holder(*user, token)
+            }
+            Errand::Relock(..) => false,
+        };
+        let next = errands.take_first(frees).or_else(|| errands.take_next(may));
+        self.errands = errands;
+        next
+    }
+
+    /// The token that the errand is about is not in the store, and another instance may yet write it back: the
+    /// errand is done again when the lock changes, or when the grace is over. Returns whether it is put off so.
+    pub(super) fn may_yet_come(&mut self, asked: &Asked, turn: &Turn<'_>) -> bool {
+        let (Some(ms), Some(_), Some(errand)) = (asked.grace_ms, asked.teller, &asked.errand)
+        else {
+            return false;
+        };
+        if planted(Fault::NotHeldWithinGrace) {
+            return false;
+        }
+        self.put_off((**errand).clone(), turn.now.plus_millis(ms));
+        true
+    }
+
+    fn put_off(&mut self, mut errand: Errand, until: Time) {
+        if let Some(owner) = errand.owner_mut() {
+            owner.not_before = Some(until);
+        }
+        self.errands.put_back(errand);
+    }
+
+    /// Its token is not known to hold the lock, and neither are those of other errands of its user.
+    fn is_one_of_many(&self, errand: &Errand) -> bool {
+        let is_in_doubt = |errand: &Errand| {
+            let owner = errand.owner();
+            owner.is_some_and(|it| {
+                it.not_before.is_none()
+                    && !self.is_holder(it.user, &it.token)
+                    && !self.is_anothers(it.user, &it.token)
+            })
+        };
+        let lane = self.errands.lanes.get(&errand.user());
+        is_in_doubt(errand) && lane.is_some_and(|lane| lane.iter().any(is_in_doubt))
+    }
+
+    /// Answers the errands that came before this question was sent, and that its answer is an answer to.
+    pub(super) fn settle_errands(&mut self, news: &News, turn: &mut Turn<'_>) {
+        if self.errands.is_empty() || planted(Fault::ErrandsOneByOne) {
+            return;
+        }
+        let may_know = |user| self.knows(user, Wait::No, turn.now);
+        let knowing: Vec<_> = self.errands.users().filter(|it| may_know(*it)).collect();
+        let mut errands = std::mem::take(&mut self.errands);
+        let settled = errands.take_where(|errand| {
+            let is_late = |owner: &Owner| owner.after >= news.question.0;
+            let Some(owner) = errand.owner().filter(|owner| !is_late(owner)) else {
+                return false;
+            };
+            match &news.told {
+                Told::Nothing => false,
+                Told::Refused(_) => owner.user == news.asker,
+                Told::Holder(token) if *token == owner.token => false,
+                // A lease in the books may yet be written back.
+                Told::Holder(_) | Told::Free => {
+                    knowing.contains(&owner.user) && !self.is_holder(owner.user, &owner.token)
+                }
+            }
+        });
+        self.errands = errands;
+        if let (Some(ms), Told::Holder(_) | Told::Free) = (news.grace_ms, &news.told) {
+            let again_at = turn.now.plus_millis(ms);
+            return settled
+                .into_iter()
+                .for_each(|errand| self.put_off(errand, again_at));
+        }
+        let reply = match &news.told {
+            Told::Refused(error) => Reply::Refused(Refusal::Store(error.clone())),
+            _ => Reply::NotHeld,
+        };
+        for owner in settled.iter().filter_map(Errand::owner) {
+            turn.reply(owner.request, reply.clone());
+        }
+    }
+}

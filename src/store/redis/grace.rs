@@ -1,0 +1,134 @@
+//! The grace that all instances keep together: for a while after Redis lost data no lock that is found
+//! free is granted, so that every instance can notice and write back what it granted.
+//!
+//! **The mark** is a key of Redis itself, [`GRACE_KEY`] in database 0. It says for which Redis (its run id
+//! and replication id) the grace was begun, and when it ends by the clock of Redis. The first instance that
+//! meets a Redis without its mark begins the grace; all others read what is left of it. So an instance that
+//! starts later waits for nothing, and a Redis that came back with other data, or another one behind the
+//! same address, has no mark of its own.
+//!
+//! **An instance that still writes back extends it**, shortly before it ends, as long as it gets on; the
+//! others look at the mark once more before they take it for over.
+//!
+//! Where the user may not write the mark, each instance keeps the whole grace by itself, from its start on.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+
+use super::{
+    greeting::Subject,
+    history::Identity,
+    link::Link,
+    scripts::{GRACE_KEY, error_text},
+};
+use crate::{clock, metrics::upstream::Purpose};
+
+/// How long before its end the grace is extended, at most a quarter of it; the others look at the mark in
+/// the middle of that time.
+const EXTENDED_BEFORE_END: Duration = Duration::from_millis(500);
+
+/// By how much it is extended at a time.
+const EXTENSION: Duration = Duration::from_secs(1);
+
+/// For how long it is extended in all.
+const MOST_EXTENDED: Duration = Duration::from_secs(60);
+
+/// ARGV: run id, replication id, 1 if the latter may change without a loss of data, milliseconds, and
+/// whether to `begin` the grace where this Redis has no mark, to `extend` it, or to `look`. Returns how
+/// many milliseconds are left.
+const MARK: &str = "
+local selected = redis.pcall('SELECT', '0')
+if selected.err then return selected end
+local mark = redis.pcall('GET', KEYS[1])
+if type(mark) == 'table' then return mark end
+local time = redis.pcall('TIME')
+if time.err then return time end
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local run, replication, till = string.match(mark or '', '^(%w+) (%w*) (%d+)$')
+local same = run == ARGV[1] and (replication == ARGV[2] or ARGV[3] == '1')
+local left = same and math.max(0, tonumber(till) - now) or 0
+local length = tonumber(ARGV[4])
+if ARGV[5] == 'look' or (ARGV[5] == 'begin' and same) then return math.min(left, length) end
+left = math.max(left, length)
+local text = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. string.format('%.0f', now + left)
+local set = redis.pcall('SET', KEYS[1], text)
+if set.err then return set end
+return left
+";
+
+/// What is done with the mark.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Errand {
+    /// Begins the grace where this Redis has no mark.
+    Begin(Duration),
+    /// Lets it go on for so long at least.
+    Extend(Duration),
+    /// Only reads what is left; no more than this.
+    Look(Duration),
+}
+
+/// The command that does this for the mark of this Redis.
+pub(super) fn command(identity: &Identity, errand: Errand) -> Cmd {
+    let (word, length) = match errand {
+        Errand::Begin(length) => ("begin", length),
+        Errand::Extend(length) => ("extend", length),
+        Errand::Look(most) => ("look", most),
+    };
+    let mut command = redis::cmd("EVAL");
+    command.arg(MARK).arg(1).arg(GRACE_KEY);
+    command.arg(&identity.run_id).arg(&identity.replication_id);
+    command.arg(u8::from(!identity.was_replica));
+    command.arg(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
+    command.arg(word);
+    command
+}
+
+/// How long the grace goes on.
+///
+/// # Errors
+/// What Redis said instead.
+pub(super) fn left(reply: Value) -> Result<Duration, String> {
+    match reply {
+        Value::Int(ms) => Ok(Duration::from_millis(u64::try_from(ms).unwrap_or_default())),
+        Value::ServerError(error) => Err(String::from_utf8_lossy(&error_text(&error)).into_owned()),
+        _ => Err("an answer that the script does not give".to_owned()),
+    }
+}
+
+/// Sees the grace to its end on this connection: extends it while this instance still writes back, and
+/// hears of it where another one does.
+pub(super) async fn see_to_its_end(subject: Arc<Subject>, link: Arc<Link>, identity: Identity) {
+    let (history, listener) = (&subject.history, &subject.listener);
+    let begun = clock::now();
+    let mut recovering = usize::MAX;
+    while let Some(left) = history.grace_left() {
+        let early = EXTENDED_BEFORE_END.min(left / 4);
+        tokio::time::sleep(left - early).await;
+        let rest = listener.recovering();
+        let lasted = Duration::from_micros(clock::now().micros_since(begun));
+        let extends = rest > 0 && rest < recovering && lasted < MOST_EXTENDED;
+        let errand = if extends {
+            if recovering == usize::MAX {
+                tracing::warn!(
+                    locks = rest,
+                    "writing leases back takes longer than write_back.grace; it goes on until this is done"
+                );
+            }
+            recovering = rest;
+            Errand::Extend(EXTENSION)
+        } else {
+            tokio::time::sleep(early / 2).await;
+            Errand::Look(MOST_EXTENDED)
+        };
+        let reply = link.send(Purpose::Setup, &command(&identity, errand)).await;
+        // Without an answer the next connection sees to it; without the right to, it ends by itself.
+        let Some(Ok(now_left)) = reply.map(self::left) else {
+            return;
+        };
+        history.begin_grace(now_left);
+        if !extends && now_left <= early {
+            return;
+        }
+    }
+}
