@@ -20,7 +20,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Creates a budget of this size, in bytes.
     pub fn new(most: usize) -> Self {
         let taken = AtomicUsize::new(0);
         Self { most, taken }
@@ -58,7 +58,7 @@ impl Share {
         self.bytes
     }
 
-    /// Takes so many bytes more. Returns false where the client, or all of them, have as many as they may.
+    /// Takes more bytes for one client. Returns false where that client, or all of them, have reached their bound.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let is_fair = self.bytes + bytes <= self.budget.most / KEPT_REPLY_SHARES;
         let grows = is_fair && self.budget.take(bytes);
@@ -68,7 +68,7 @@ impl Share {
         grows
     }
 
-    /// Gives back what is more than so many bytes.
+    /// Gives back what exceeds this number of bytes.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         if self.bytes > bytes {
             let less = self.bytes - bytes;

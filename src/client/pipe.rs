@@ -23,8 +23,8 @@ thread_local! {
 /// So many bytes are large: to keep them for the next flush costs more than it saves.
 const LARGE: usize = 8 * 1024;
 
-/// An outbox of so many bytes is set aside, and a new one begun: so that much that waits is neither moved to make
-/// room for more, nor kept in memory once it is written.
+/// An outbox that reaches this size, in bytes, is set aside and a new one begun. A long backlog is then neither moved
+/// to make room for more, nor kept in memory once it is written.
 const PIECE: usize = 64 * 1024;
 
 /// Most bytes that TLS takes before they are on their way.
