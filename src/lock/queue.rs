@@ -242,7 +242,6 @@ impl Queue {
             settings,
             todo,
         };
-        self.cut_off.expire(now);
         match event {
             Event::Lock(ask) => self.lock(&ask, &mut turn),
             Event::Unlock {
@@ -335,6 +334,7 @@ impl Queue {
             Event::Forgot { dead } => self.forgot(dead, &turn),
             Event::Timer => self.timer(&mut turn),
         }
+        self.cut_off.expire(now);
         self.go_on(&mut turn);
         if self.belief.is_some() {
             self.held_at = now;

@@ -33,6 +33,8 @@ pub(super) struct Errands {
     last: Option<UserId>,
     /// The last question was for an errand: the waiters have the next one.
     yields: bool,
+    /// No errand that is put off may be done before this moment. None: none is put off.
+    wake_at: Option<Time>,
 }
 
 impl Errands {
@@ -79,6 +81,8 @@ impl Errands {
     /// Puts an errand back that has to wait for another question: it is the next of its user again.
     pub(super) fn put_back(&mut self, errand: Errand) {
         let give_up_at = errand.give_up_at();
+        let not_before = errand.owner().and_then(|owner| owner.not_before);
+        self.wake_at = earlier(self.wake_at, not_before);
         let lane = self.lanes.entry(errand.user()).or_default();
         let at = behind(lane, |at| Some(at) < give_up_at);
         lane.insert(at, errand);
@@ -121,22 +125,22 @@ impl Errands {
         self.take(user, at)
     }
 
-    /// Those that wait until a moment like this do not wait any longer.
+    /// Ends the delay of each errand that is put off until a moment like this.
     pub(super) fn wake(&mut self, is_time: impl Fn(Time) -> bool) {
-        for owner in self
-            .lanes
-            .values_mut()
-            .flatten()
-            .filter_map(Errand::owner_mut)
-        {
+        if !self.wake_at.is_some_and(&is_time) {
+            return;
+        }
+        self.wake_at = None;
+        let owners = self.lanes.values_mut().flatten();
+        for owner in owners.filter_map(Errand::owner_mut) {
             owner.not_before.take_if(|at| is_time(*at));
+            self.wake_at = earlier(self.wake_at, owner.not_before);
         }
     }
 
-    /// When the first of those may be done that wait.
+    /// When to call [`Errands::wake`].
     pub(super) fn wake_at(&self) -> Option<Time> {
-        let waiting = self.iter().filter_map(Errand::owner);
-        waiting.filter_map(|owner| owner.not_before).min()
+        self.wake_at.filter(|_| !self.lanes.is_empty())
     }
 
     fn take(&mut self, user: UserId, at: usize) -> Option<Errand> {
@@ -155,6 +159,11 @@ impl Errands {
             self.lanes = BTreeMap::new();
         }
     }
+}
+
+/// The earlier of two moments that may be none.
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    one.into_iter().chain(other).min()
 }
 
 /// Behind the last errand that is given up at a moment like this.

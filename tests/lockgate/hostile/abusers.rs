@@ -1,6 +1,6 @@
 //! Abusers of locks: each does its worst by turns with pauses, and an honest client of another user takes and
 //! releases a lock all the while. Its median stays within 1.5 times and its 99th percentile within three times of what
-//! they are in the pauses, and no `LOCK` on a free key times out.
+//! they are in the pauses, no cycle takes longer than [`WORST`], and no `LOCK` on a free key times out.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,6 +16,8 @@ const TURN: Duration = Duration::from_millis(400);
 const TURNS: usize = 5;
 /// The machine may be busy with something else.
 const MEASUREMENTS: usize = 6;
+/// The longest cycle of an honest client, with the abuser.
+const WORST: Duration = Duration::from_millis(100);
 /// How long the honest client rests between two cycles.
 const REST: Duration = Duration::from_millis(1);
 
@@ -67,20 +69,27 @@ fn measure(name: &str, alice: &mut Client, abuse: impl Fn(&AtomicBool) + Sync) {
             });
         }
         let p50 = (median(before.clone()), median(with.clone()));
+        let worst = with.iter().max().copied().unwrap_or_default();
         let p99 = (percentile_99(before), percentile_99(with));
         let ratios = [p50, p99].map(|(before, with)| with.as_secs_f64() / before.as_secs_f64());
         lines += &format!(
-            "{name}: p50 {:?} → {:?} ({:.2}), p99 {:?} → {:?} ({:.2})\n",
+            "{name}: p50 {:?} → {:?} ({:.2}), p99 {:?} → {:?} ({:.2}), worst {worst:?}\n",
             p50.0, p50.1, ratios[0], p99.0, p99.1, ratios[1]
         );
-        if ratios[0] <= 1.5 && ratios[1] <= 3.0 {
+        if ratios[0] <= 1.5 && ratios[1] <= 3.0 && worst <= WORST {
             return report(&lines);
         }
     }
     panic!("{lines}");
 }
 
-/// Behind a `LOCK` of its own that waits, a thousand `UNLOCK`s overtake. Its client has no right to the lock.
+/// How often the errands come. A burst of 4,000 commands keeps two cores busy for some 5 ms, whatever the commands
+/// are. At this interval that is less than one honest cycle in a hundred; errands that each cost a round trip would
+/// take most of it.
+const BURST_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Behind a `LOCK` of its own that waits, a thousand `UNLOCK`s overtake on each of four connections. Their user has
+/// no right to the lock.
 #[test]
 fn errands_of_a_stranger() {
     let _machine = Machine::alone();
@@ -101,7 +110,7 @@ fn errands_of_a_stranger() {
                 client.write_raw(&flood);
                 sent.fetch_add(1_000, Ordering::Relaxed);
             }
-            thread::sleep(Duration::from_millis(100));
+            thread::sleep(BURST_INTERVAL);
         }
     });
     report(&format!("{} errands\n", sent.load(Ordering::Relaxed)));
@@ -124,7 +133,7 @@ fn a_user_without_a_connection() {
         let mut clients = clients.lock().unwrap();
         while !ends.load(Ordering::Relaxed) {
             for client in &mut *clients {
-                client.send(&["LOCK", "k", "WAIT", "20"]);
+                client.send(&["LOCK", "k", "WAIT", "100"]);
             }
             for client in &mut *clients {
                 let reply = client.read_reply();
