@@ -52,7 +52,10 @@ impl Listener for Ear {
 
     fn recovering(&self) -> usize {
         let gate = self.0.upgrade();
-        gate.map_or(0, |gate| gate.recovering.load(Ordering::Relaxed))
+        // A queue that hears of the loss recovers from then on; that, too, is to count as progress.
+        gate.map_or(0, |gate| {
+            gate.recovering.load(Ordering::Relaxed) + 2 * gate.untold.load(Ordering::Relaxed)
+        })
     }
 
     fn has_stake(&self) -> bool {
@@ -91,10 +94,13 @@ impl Gate {
         let within_micros = self.settings.answer_within_ms.saturating_mul(1_000) / 2;
         let most_micros = within_micros / u64::try_from(names.len()).unwrap_or(u64::MAX).max(1);
         let mut ask_at = clock::now();
-        for name in names {
+        for (told, name) in names.into_iter().enumerate() {
             self.feed(&name, Event::Deaf { link, ask_at }, None);
             let spacing = REASK_SPACING_MICROS.min(most_micros);
             ask_at = Time::from_micros(ask_at.micros() + spacing);
+            if told % TOLD_AT_A_TIME == 0 {
+                tokio::task::yield_now().await;
+            }
         }
     }
 
@@ -112,9 +118,12 @@ impl Gate {
             .map(|name| (burials.remove(&name), name))
             .collect();
         let others = burials.into_iter().map(|(name, dead)| (Some(dead), name));
+        self.untold
+            .store(with_queues.len() + others.len(), Ordering::Relaxed);
         // Leases first: a dead token matters only to others.
         for (told, (dead, name)) in with_queues.into_iter().chain(others).enumerate() {
             self.feed(&name, Event::Forgot { dead }, None);
+            self.untold.fetch_sub(1, Ordering::Relaxed);
             if told % TOLD_AT_A_TIME == 0 {
                 tokio::task::yield_now().await;
             }

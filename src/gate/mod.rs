@@ -85,6 +85,8 @@ pub struct Gate {
     dead_tokens: DeadTokens,
     /// Locks for which a loss of data is not made good yet.
     recovering: AtomicUsize,
+    /// Locks whose queues have not heard of the loss yet.
+    untold: AtomicUsize,
     next_request: AtomicU64,
     seeds: RandomState,
     /// Where questions are awaited, whoever asks them.
@@ -165,6 +167,7 @@ impl Gate {
             store: Arc::clone(&store),
             settings,
             recovering: AtomicUsize::new(0),
+            untold: AtomicUsize::new(0),
             dead_tokens: DeadTokens::new(match settings.write_back {
                 WriteBack::Off => 0,
                 WriteBack::All | WriteBack::Session => limits.released_tokens,

@@ -157,8 +157,8 @@ pub trait Listener: Send + Sync + 'static {
     /// A question was refused, since as many connections are in use as may be.
     fn refused_connection(&self) {}
 
-    /// Locks for which a loss of data has not been made good yet, and only for want of time: other instances
-    /// are to leave free locks alone for a while longer.
+    /// What is left to do to make a loss of data good, and only for want of time: it gets smaller with each lock.
+    /// Other instances are to leave free locks alone for a while longer.
     fn recovering(&self) -> usize {
         0
     }

@@ -15,6 +15,7 @@
 use super::{NOT_NOW_PAUSE_MS, Queue, Turn, Watch, upkeep::over_at};
 use crate::lock::{
     fault::{Fault, planted},
+    lease::Lease,
     queue::Asked,
     vocabulary::{Burial, Dead, Outcome, Question, Time, Token, UserId},
 };
@@ -71,7 +72,7 @@ impl Queue {
     }
 
     fn restore_from(&mut self, time: Time, turn: &Turn<'_>) {
-        let back = |lease: &&super::Lease| lease.is_to_be_written_back(turn.now, turn.settings);
+        let back = |lease: &&Lease| lease.is_to_be_written_back(turn.now, turn.settings);
         self.restore_at = self.lease.as_ref().filter(back).map(|_| time);
     }
 
@@ -144,7 +145,11 @@ impl Queue {
             matches!(question, Question::Restore { .. } | Question::Bury { .. })
         };
         let looks = self.watch.as_ref().is_some_and(|it| it.look_at.is_some());
-        looks || self.asked.as_ref().is_some_and(recovers)
+        // One that the store refused for the sake of another token is not.
+        let cut_off = |lease: &Lease| self.restore_at.is_some() && self.cut_off.has(lease.user);
+        looks
+            || self.lease.as_ref().is_some_and(cut_off)
+            || self.asked.as_ref().is_some_and(recovers)
     }
 
     /// Whether this owner's lease stands is seen when it has been written back.

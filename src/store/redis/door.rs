@@ -210,7 +210,11 @@ impl DoorKeeper {
     ) -> Result<Vec<Admission>, NoAnswer> {
         let mut open = match stream.take() {
             Some(open) => open,
-            None => BufReader::new(dial(&self.settings).await.map_err(broken)?),
+            None => BufReader::new(
+                dial(&self.settings, self.settings.connect_deadline())
+                    .await
+                    .map_err(broken)?,
+            ),
         };
         let answers = timeout(self.settings.timeout, self.ask(&mut open, claims)).await;
         let (answers, stays_open) =

@@ -18,7 +18,7 @@ use redis::{Cmd, Value};
 
 use super::{
     greeting::Subject,
-    history::Identity,
+    history::{Identity, left_ms},
     link::Link,
     scripts::{GRACE_KEY, error_text},
 };
@@ -34,9 +34,9 @@ const EXTENSION: Duration = Duration::from_secs(1);
 /// For how long it is extended in all.
 const MOST_EXTENDED: Duration = Duration::from_secs(60);
 
-/// ARGV: run id, replication id, 1 if the latter may change without a loss of data, milliseconds, and
-/// whether to `begin` the grace where this Redis has no mark, to `extend` it, or to `look`. Returns how
-/// many milliseconds are left.
+/// ARGV: run id, replication id, 1 if the latter may change without a loss of data, milliseconds,
+/// whether to `begin` the grace where this Redis has no mark, to `extend` it, or to `look`, and the most
+/// milliseconds that a mark is believed. Returns how many milliseconds are left.
 const MARK: &str = "
 local selected = redis.pcall('SELECT', '0')
 if selected.err then return selected end
@@ -49,7 +49,9 @@ local run, replication, till = string.match(mark or '', '^(%w+) (%w*) (%d+)$')
 local same = run == ARGV[1] and (replication == ARGV[2] or ARGV[3] == '1')
 local left = same and math.max(0, tonumber(till) - now) or 0
 local length = tonumber(ARGV[4])
-if ARGV[5] == 'look' or (ARGV[5] == 'begin' and same) then return math.min(left, length) end
+if ARGV[5] == 'look' or (ARGV[5] == 'begin' and same) then
+  return math.min(left, tonumber(ARGV[6]))
+end
 left = math.max(left, length)
 local text = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. string.format('%.0f', now + left)
 local set = redis.pcall('SET', KEYS[1], text)
@@ -64,8 +66,8 @@ pub(super) enum Errand {
     Begin(Duration),
     /// Lets it go on for so long at least.
     Extend(Duration),
-    /// Only reads what is left; no more than this.
-    Look(Duration),
+    /// Only reads what is left.
+    Look,
 }
 
 /// The command that does this for the mark of this Redis.
@@ -73,14 +75,15 @@ pub(super) fn command(identity: &Identity, errand: Errand) -> Cmd {
     let (word, length) = match errand {
         Errand::Begin(length) => ("begin", length),
         Errand::Extend(length) => ("extend", length),
-        Errand::Look(most) => ("look", most),
+        Errand::Look => ("look", Duration::ZERO),
     };
     let mut command = redis::cmd("EVAL");
     command.arg(MARK).arg(1).arg(GRACE_KEY);
     command.arg(&identity.run_id).arg(&identity.replication_id);
     command.arg(u8::from(!identity.was_replica));
-    command.arg(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
-    command.arg(word);
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    command.arg(millis(length)).arg(word);
+    command.arg(millis(length.max(MOST_EXTENDED)));
     command
 }
 
@@ -96,9 +99,24 @@ pub(super) fn left(reply: Value) -> Result<Duration, String> {
     }
 }
 
-/// Sees the grace to its end on this connection: extends it while this instance still writes back, and
-/// hears of it where another one does.
-pub(super) async fn see_to_its_end(subject: Arc<Subject>, link: Arc<Link>, identity: Identity) {
+/// Sees each grace to its end on this connection: extends it while this instance still writes back, and
+/// hears of it where another one does. Returns where the mark cannot be read or written: without an answer the next
+/// connection sees to it, and without the right to, the grace ends by itself.
+pub(super) async fn see_to_it(subject: Arc<Subject>, link: Arc<Link>, identity: Identity) {
+    let mut graces = subject.history.graces();
+    loop {
+        // Its sender lives as long as the subject.
+        let begun = graces.wait_for(|until| left_ms(*until).is_some());
+        if begun.await.map(drop).is_err() {
+            return;
+        }
+        if see_to_its_end(&subject, &link, &identity).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn see_to_its_end(subject: &Subject, link: &Link, identity: &Identity) -> Option<()> {
     let (history, listener) = (&subject.history, &subject.listener);
     let begun = clock::now();
     let mut recovering = usize::MAX;
@@ -111,24 +129,27 @@ pub(super) async fn see_to_its_end(subject: Arc<Subject>, link: Arc<Link>, ident
         let errand = if extends {
             if recovering == usize::MAX {
                 tracing::warn!(
-                    locks = rest,
                     "writing leases back takes longer than write_back.grace; it goes on until this is done"
                 );
             }
             recovering = rest;
             Errand::Extend(EXTENSION)
         } else {
+            if rest > 0 {
+                tracing::warn!(
+                    "leases are not written back in time: other instances may grant their locks"
+                );
+            }
             tokio::time::sleep(early / 2).await;
-            Errand::Look(MOST_EXTENDED)
+            Errand::Look
         };
-        let reply = link.send(Purpose::Setup, &command(&identity, errand)).await;
-        // Without an answer the next connection sees to it; without the right to, it ends by itself.
-        let Some(Ok(now_left)) = reply.map(self::left) else {
-            return;
-        };
+        let reply = link.send(Purpose::Setup, &command(identity, errand)).await;
+        let now_left = self::left(reply?).ok()?;
         history.begin_grace(now_left);
         if !extends && now_left <= early {
-            return;
+            // Nothing extends it any more.
+            tokio::time::sleep(history.grace_left().unwrap_or_default()).await;
         }
     }
+    Some(())
 }

@@ -24,7 +24,7 @@ use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind,
     RedisConnectionInfo, RedisError, RedisResult, ServerError, Value, aio::MultiplexedConnection,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     credentials::{Login, forms_of, log_in, may_know_no_users},
@@ -105,9 +105,10 @@ pub(super) async fn open(
     previous: Option<&Peer>,
 ) -> Result<Opened, NoLink> {
     let known = subject.user.credentials();
+    let deadline = subject.settings.connect_deadline();
     let mut refusal = None;
     for (number, credentials) in known.iter().enumerate() {
-        match open_as(subject, id, previous, Some(credentials)).await {
+        match open_as(subject, id, previous, Some(credentials), deadline).await {
             Err(NoLink::WrongPassword(text)) => refusal = Some(text),
             opened => {
                 // Where none works it may be the user, and not the passwords.
@@ -122,7 +123,7 @@ pub(super) async fn open(
     }
     match refusal {
         Some(text) => Err(NoLink::Refused(text)),
-        None => open_as(subject, id, previous, None).await,
+        None => open_as(subject, id, previous, None, deadline).await,
     }
 }
 
@@ -131,6 +132,7 @@ async fn open_as(
     id: LinkId,
     previous: Option<&Peer>,
     credentials: Option<&Credentials>,
+    deadline: Instant,
 ) -> Result<Opened, NoLink> {
     let mut first_words = FirstWords {
         subject,
@@ -143,6 +145,7 @@ async fn open_as(
             .as_ref()
             .filter(|_| subject.history.matters()),
         protocol: ProtocolVersion::RESP3,
+        deadline,
     };
     let (mut mute, mut no_account) = (None, None);
     // Each of the two can happen once.
@@ -208,17 +211,19 @@ struct FirstWords<'a> {
     /// The gate's own.
     own: Option<&'a Credentials>,
     protocol: ProtocolVersion,
+    /// The connection is open by then, or given up.
+    deadline: Instant,
 }
 
-/// Opens a stream to Redis, within the time to connect.
-pub(super) async fn dial(settings: &RedisSettings) -> Result<Stream, NoLink> {
-    let within = settings.connect_timeout;
+/// Opens a stream to Redis.
+pub(super) async fn dial(settings: &RedisSettings, deadline: Instant) -> Result<Stream, NoLink> {
+    let within = deadline.saturating_duration_since(Instant::now());
     let reached = async {
         let stream = settings.endpoint.reach(within).await?;
         stream.forget_unsent_on_close()?;
         settings.endpoint.secure(stream).await
     };
-    let reason = match timeout(within, reached).await {
+    let reason = match timeout_at(deadline, reached).await {
         Ok(Ok(stream)) => return Ok(stream),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "not reached in time".to_owned(),
@@ -228,9 +233,8 @@ pub(super) async fn dial(settings: &RedisSettings) -> Result<Stream, NoLink> {
 
 impl FirstWords<'_> {
     async fn say(&self) -> Result<Opened, Greeting> {
-        let settings = &self.subject.settings;
-        let stream = dial(settings).await?;
-        match timeout(settings.connect_timeout, self.say_on(stream)).await {
+        let stream = dial(&self.subject.settings, self.deadline).await?;
+        match timeout_at(self.deadline, self.say_on(stream)).await {
             Ok(result) => result,
             Err(_) => Err(NoLink::Failed("Redis does not answer to the first words".into()).into()),
         }

@@ -136,6 +136,11 @@ impl History {
         }
     }
 
+    /// Until when no lock that is found free may be taken, and each change of it.
+    pub(super) fn graces(&self) -> watch::Receiver<Time> {
+        self.grace_until.subscribe()
+    }
+
     /// A connection that tells who Redis is was answered.
     pub(super) fn heard(&self) {
         let now = clock::now().micros();

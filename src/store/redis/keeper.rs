@@ -234,30 +234,25 @@ async fn keep(shared: Arc<Shared>) {
         let opened = match greeting::open(subject, id, previous.as_ref()).await {
             Ok(opened) => {
                 health.opened(&opened);
-                let met = meet(subject, &opened, &mut losses, interrupted).await;
-                met.map(|grace_until| (opened, grace_until))
+                meet(subject, id, opened, &mut losses, interrupted).await
             }
             Err(no_link) => Err(no_link),
         };
         match opened {
-            Ok((opened, _)) if !shared.asked.load(Ordering::Acquire) => {
+            Ok(met) if !shared.asked.load(Ordering::Acquire) => {
                 health.well();
-                opened.driver.end().await;
+                met.driver.end().await;
                 shared.state.send_replace(State::Down(None));
                 shared.wanted.notified().await;
                 continue;
             }
-            Ok((opened, grace_until)) => {
-                let identity = opened.identity.clone().ok();
-                let metrics = Arc::clone(&subject.metrics);
-                let (link, mut driver) = Link::new(id, opened, grace_until, metrics);
-                let link = Arc::new(link);
-                let knows_redis = identity.is_some();
-                // Ends with the link.
-                let _grace = identity.map(|identity| {
-                    let (subject, link) = (Arc::clone(subject), Arc::clone(&link));
-                    Task::spawn(grace::see_to_its_end(subject, link, identity))
-                });
+            Ok(met) => {
+                let Met {
+                    link,
+                    mut driver,
+                    grace,
+                } = met;
+                let knows_redis = grace.is_some();
                 previous.clone_from(&link.peer);
                 shared.up(&link);
                 let open = subject.metrics.opened(std::mem::replace(&mut broke, true));
@@ -268,7 +263,7 @@ async fn keep(shared: Arc<Shared>) {
                 };
                 health.lost(why);
                 shared.down(why.to_owned());
-                drop(open);
+                drop((open, grace));
                 driver.end().await;
                 if link.tells() {
                     subject.listener.deaf(id);
@@ -295,24 +290,51 @@ async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// Sees whether Redis still has the data that it had, before anything is asked. Returns until when no free
-/// lock may be taken on this connection, where that cannot be seen.
+/// A link that may be used.
+struct Met {
+    link: Arc<Link>,
+    driver: Task,
+    /// Sees each grace to its end, where Redis says who it is.
+    grace: Option<Task>,
+}
+
+/// Sees whether Redis still has the data that it had, before anything is asked. A grace that begins here is seen to
+/// its end from its beginning on: to tell very many queues of the loss may take longer.
 async fn meet(
-    subject: &Subject,
-    opened: &greeting::Opened,
+    subject: &Arc<Subject>,
+    id: LinkId,
+    opened: greeting::Opened,
     losses: &mut watch::Receiver<u64>,
     interrupted: bool,
-) -> Result<Time, NoLink> {
+) -> Result<Met, NoLink> {
     let (history, listener) = (&subject.history, &subject.listener);
-    match &opened.identity {
-        Ok(identity) => {
-            let met = history.met(identity, losses, listener).await;
-            met.map(|()| Time::default())
-        }
-        Err(_) if interrupted => Ok(history.unseen_grace_until().await),
+    let identity = opened.identity.clone().ok();
+    let grace_until = match identity {
+        None if interrupted => history.unseen_grace_until().await,
         // Said in the log: nothing is written back.
-        Err(_) => Ok(Time::default()),
-    }
+        None | Some(_) => Time::default(),
+    };
+    let metrics = Arc::clone(&subject.metrics);
+    let (link, driver) = Link::new(id, opened, grace_until, metrics);
+    let link = Arc::new(link);
+    let Some(identity) = identity else {
+        let grace = None;
+        return Ok(Met {
+            link,
+            driver,
+            grace,
+        });
+    };
+    let grace = {
+        let (subject, link) = (Arc::clone(subject), Arc::clone(&link));
+        Task::spawn(grace::see_to_it(subject, link, identity.clone()))
+    };
+    history.met(&identity, losses, listener).await?;
+    Ok(Met {
+        link,
+        driver,
+        grace: Some(grace),
+    })
 }
 
 /// How it goes: paces the attempts, and logs what changes rather than each attempt.

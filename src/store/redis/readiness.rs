@@ -15,7 +15,7 @@ use super::{
 /// # Errors
 /// Why not, in one line. (Before authentication Redis does not say that it is still loading.)
 pub(super) async fn is_ready(settings: &RedisSettings) -> Result<(), String> {
-    let answered = match dial(settings).await {
+    let answered = match dial(settings, settings.connect_deadline()).await {
         Ok(mut stream) => timeout(settings.timeout, async {
             if let Some(own) = &settings.own
                 && let Login::Refused(text) = log_in(&mut stream, own).await?

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use bytes::Bytes;
 
 use crate::{identity::Credentials, transport::endpoint::Endpoint};
@@ -37,7 +39,7 @@ pub struct RedisSettings {
     /// The gate's own account, for what it asks Redis on its own account (`INFO`). None: it asks as the
     /// user whose connection it is.
     pub own: Option<Credentials>,
-    /// Bound of opening a connection: once for reaching the address, once for the first words on it.
+    /// Bound of opening a connection, with the first words on it.
     pub connect_timeout: Duration,
     /// A connection on which questions wait and none was answered for so long counts as broken
     /// (noticed at most a quarter later).
@@ -56,6 +58,11 @@ pub struct RedisSettings {
 }
 
 impl RedisSettings {
+    /// When a connection that is begun now is open or given up.
+    pub(super) fn connect_deadline(&self) -> Instant {
+        Instant::now() + self.connect_timeout
+    }
+
     /// How often a connection is looked at.
     pub(super) fn look(&self) -> Duration {
         look(self.timeout, self.ping)
