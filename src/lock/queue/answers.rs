@@ -660,7 +660,9 @@ impl Queue {
         let lease = self.lease_of(user, &token);
         if !planted(Fault::ReleasedForgotten) {
             // The same token may be granted again, though it should be new each time.
-            let set_here = lease.as_ref().and_then(|lease| lease.deadline);
+            // No client named one that lockgate made, and an earlier deadline of it may have been later.
+            let named = lease.as_ref().filter(|lease| lease.explicit);
+            let set_here = named.and_then(|lease| lease.deadline);
             let not_after = not_after
                 .or(set_here)
                 .filter(|_| !planted(Fault::BuriedWhateverDeadline));
