@@ -1,14 +1,14 @@
-//! Tells the program its version with the commit that it is built of: what git says in a checkout, what cargo
-//! wrote into a packaged crate, else (in a container, say) what the variable `LOCKGATE_BUILD_COMMIT` says,
-//! and nothing where nobody knows. Builds for development do not ask, or each commit would build
-//! everything anew.
+//! Gives the program a version with the commit that it is built from. In a packaged crate cargo's own file names
+//! the commit, in a checkout git does, elsewhere (such as in a container) the variable `LOCKGATE_BUILD_COMMIT`.
+//! Without any of these the version has no commit. Development builds skip the commit, since each new one would
+//! rebuild everything.
 
 use std::{env, fs, path::Path, process::Command};
 
-/// Digits of the commit that are shown.
+/// Digits of the commit in the version.
 const DIGITS: usize = 12;
 
-/// What the program is built of.
+/// The files and directories that the program is built from.
 const SOURCES: [&str; 4] = ["src", "build.rs", "Cargo.toml", "Cargo.lock"];
 
 fn main() {
@@ -26,11 +26,11 @@ fn main() {
         Some(commit) => format!("{version} ({commit})"),
         None => version.to_owned(),
     };
-    // Cargo gives it to whatever it runs, too: it must not look like a key of the configuration.
+    // Cargo also sets this variable for every process that it runs, so it must not look like a configuration key.
     println!("cargo::rustc-env=VERSION_WITH_COMMIT={version}");
 }
 
-/// Cargo says so in the packages that it makes.
+/// Returns the commit that cargo recorded in a packaged crate.
 fn of_package() -> Option<String> {
     let text = fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let (_, rest) = text.split_once("\"sha1\": \"")?;
@@ -38,12 +38,12 @@ fn of_package() -> Option<String> {
     shown(rest.split('"').next()?, is_modified)
 }
 
-/// Git says so, where this directory is a checkout, not merely part of somebody else's.
+/// Returns git's commit, where this directory is itself a checkout and not part of another repository.
 fn of_checkout() -> Option<String> {
     if !Path::new(".git").exists() {
         return None;
     }
-    // What changes whenever another commit is checked out; which of these there are depends.
+    // Checking out another commit changes one of these files; which of them exist depends on the repository.
     let branch = git(&["rev-parse", "--symbolic-full-name", "HEAD"])?;
     for name in ["HEAD", "logs/HEAD", "packed-refs", branch.as_str()] {
         rerun_if_there_and_changed(&git(&["rev-parse", "--git-path", name])?);
@@ -57,7 +57,7 @@ fn of_environment() -> Option<String> {
     shown(&env::var("LOCKGATE_BUILD_COMMIT").ok()?, false)
 }
 
-/// The beginning of a commit's name; anything else is none.
+/// Returns the first digits of a commit's name. None where this is not one.
 fn shown(commit: &str, is_modified: bool) -> Option<String> {
     let is_name = commit.len() >= DIGITS && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
     let with = if is_modified { ", modified" } else { "" };
@@ -70,7 +70,7 @@ fn git(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| text.trim_end().to_owned())
 }
 
-/// A file that is not there would count as changed each time.
+/// Cargo counts a missing file as changed in each build.
 fn rerun_if_there_and_changed(path: &str) {
     if Path::new(path).exists() {
         println!("cargo::rerun-if-changed={path}");

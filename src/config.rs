@@ -1,10 +1,9 @@
-//! What an operator can say, in two stages: what was typed ([`typed`]: file, environment, flags),
-//! and what of it was checked ([`Config`]).
+//! The configuration, in two stages: the text that the operator typed ([`typed`]: file, environment, flags), and
+//! the checked values ([`Config`]).
 //!
-//! Each key stands once, in [`Config::check`], with its default and its bounds; what was typed and
-//! asked for by nobody is an unknown key, so no list of names has to be kept beside it. A wrong
-//! key or value is one line that names it, where it was typed, and what is allowed.
-//! `config/lockgate.toml` documents every key, and a test holds it to this file.
+//! Each key stands once, in [`Config::check`], with its default and its bounds. A typed key that the check does not
+//! ask for is unknown, so there is no second list of names. An error is one line that names the key, where it was
+//! typed, and the allowed values. `config/lockgate.toml` documents every key, and a test holds it to this file.
 
 use std::{ffi::OsString, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -34,82 +33,82 @@ pub use typed::{Error, Flags, Said};
 use typed::{Typed, shown};
 pub use upstream::{RedisAddress, Upstream};
 
-/// What the program does, checked.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The address to listen on; port 0 takes a free one. None: no address.
+    /// Address to listen on; port 0 takes a free one. None: no address.
     pub listen: Option<SocketAddr>,
-    /// The socket in the file system to listen on.
+    /// Unix socket to listen on.
     pub unix_socket: Option<UnixSocket>,
-    /// Where clients come in with TLS.
+    /// Listener for TLS clients.
     pub tls: Option<Tls>,
-    /// Where operators look in over HTTP.
+    /// Admin address, over HTTP.
     pub admin: Option<Admin>,
-    /// Clients that are not on this machine are refused where nobody asks them for a password.
+    /// Whether clients on other machines are refused where no password is required.
     pub protected_mode: bool,
-    /// What clients have to say first.
+    /// Password that clients have to give first.
     pub password: Option<Password>,
     /// Threads that serve clients.
     pub threads: usize,
-    /// What to log, as `tracing` filters it: `info`, or `warn,lockgate=debug`.
+    /// What to log, as a filter of `tracing`: `info`, or `warn,lockgate=debug`.
     pub log: String,
-    /// Where the locks live, and everything else.
+    /// Where the locks and all other data live.
     pub upstream: Upstream,
-    /// TLS to Redis, where the upstream is a Redis that speaks it.
+    /// TLS towards Redis, where the upstream is a Redis with TLS.
     pub upstream_tls: Option<UpstreamTls>,
-    /// How long connecting to Redis may take.
+    /// Bound on connecting to Redis.
     pub connect_timeout: Duration,
-    /// How long an answer of Redis may take before its connection counts as broken.
+    /// How long a reply of Redis may take before its connection counts as broken.
     pub timeout: Duration,
-    /// A connection that is to tell of changes is asked for a sign of life when silent this long.
+    /// Silence after which a connection that receives pushes is pinged.
     pub ping: Duration,
-    /// A shared connection that nobody used for so long, and that no lock needs, is closed.
+    /// Idle time after which a shared connection is closed, unless a lock needs it.
     pub idle: Duration,
-    /// Which leases are written back into a Redis that lost data.
+    /// Which leases are written back after Redis lost data.
     pub write_back: WriteBack,
-    /// For how long then no lock that is found free is taken.
+    /// How long after a data loss no lock that is found free is taken.
     pub grace: Duration,
-    /// How long clients may take to be done once the gate shuts down.
+    /// How long clients may take to finish at shutdown.
     pub drain: Duration,
-    /// After what silence a client's machine is probed for life; zero is never.
+    /// Silence after which TCP probes a client's machine; zero disables it.
     pub tcp_keepalive: Duration,
-    /// After what silence a client is closed, as Redis's `timeout`; zero is never.
+    /// Silence after which a client is closed, as Redis's `timeout`; zero disables it.
     pub idle_timeout: Duration,
-    /// Put before the name of every lock to make its key in Redis.
+    /// Prefix that turns the name of a lock into its key in Redis.
     pub key_prefix: Bytes,
-    /// The leases a client gets and may ask for.
+    /// The leases that clients get and may ask for.
     pub leases: Leases,
     /// The bounds.
     pub limits: Limits,
-    /// How often a client would poll for a lock, for an estimate of the polls it is spared.
+    /// How often a client would poll for a lock, for the estimate of avoided polls.
     pub poll_interval: Duration,
     queue: QueueTimes,
 }
 
-/// A socket in the file system.
+/// A Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnixSocket {
     /// Its path.
     pub path: PathBuf,
-    /// Who may connect, as the mode of a file: who may write to it.
+    /// Its mode as a file: a client that may write to it may connect.
     pub mode: u32,
 }
 
-/// The leases a client gets and may ask for, in milliseconds; `min_ms <= default_ms <= max_ms`, and as much of
-/// `min_session_ms`.
+/// The leases that clients get and may ask for, in milliseconds: `min_ms <= default_ms <= max_ms`; `min_session_ms`
+/// has the same bounds as `default_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leases {
-    /// For a client that names none.
+    /// The lease of a request that names none.
     pub default_ms: u64,
-    /// The shortest.
+    /// The shortest lease.
     pub min_ms: u64,
-    /// The shortest that is bound to a connection, and so renewed. At most `max_ms`.
+    /// The shortest lease that is bound to a connection, and so renewed. At most `max_ms`.
     pub min_session_ms: u64,
-    /// The longest.
+    /// The longest lease.
     pub max_ms: u64,
 }
 
-/// What [`Settings`] has beyond the rest of [`Config`].
+/// The fields of [`Settings`] that the rest of [`Config`] does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueTimes {
     max_handoffs: u32,
@@ -121,34 +120,32 @@ struct QueueTimes {
     poll_every_ms: u64,
 }
 
-/// What remains of the default grace to write leases back, once every instance has noticed the loss.
+/// The part of the default grace for writing leases back, once every instance has noticed the loss.
 const TO_WRITE_BACK: Duration = Duration::from_millis(500);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// As `humantime` counts it, so that the bound reads `1year`.
+/// One year as `humantime` counts it, so that the bound reads `1year`.
 const YEAR: Duration = Duration::from_secs(31_557_600);
 
-/// The default of `lock.min_session_lease`: such a lease is renewed some four times in its time.
+/// Default of `lock.min_session_lease`: such a lease is renewed three to four times in its length.
 const LEAST_SESSION: Duration = Duration::from_secs(1);
 
 /// Longest `lock.key_prefix`, in bytes.
 const MOST_PREFIX_BYTES: usize = 1_024;
 
-/// Largest number of anything that is counted.
+/// Largest value of any count.
 const MOST: usize = u32::MAX as usize;
 
 /// Largest buffer of one client, in bytes.
 const MOST_BUFFER_BYTES: usize = 1024 * 1024 * 1024;
 
 impl Config {
-    /// The configuration from the flags, the environment and the file that one of them names. A
-    /// flag goes before the environment, the environment before the file, the file before the
-    /// default.
+    /// Loads the configuration from the flags, the environment and the file that one of them names. A flag takes
+    /// precedence over the environment, the environment over the file, the file over the default.
     ///
     /// # Errors
-    /// A file that cannot be read, a key or a `LOCKGATE_*` variable that is not known, a value
-    /// that is not allowed.
+    /// A file that cannot be read, an unknown key or `LOCKGATE_*` variable, or a value that is not allowed.
     pub fn load(
         flags: Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -156,7 +153,7 @@ impl Config {
         Self::read(flags, environment).map(|(config, _)| config)
     }
 
-    /// The same, and what was said of each key, to be held against what is said later.
+    /// Loads the configuration, with what was typed for each key, to compare it with a later reload.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -169,7 +166,7 @@ impl Config {
         Ok((config, typed.refuse_the_rest()?))
     }
 
-    /// Where clients come in: what is to be listened on, as far as it is known before (port 0 is a free one).
+    /// Returns where clients will connect, as far as that is known before listening (port 0 is a free one).
     pub fn places(&self) -> Vec<String> {
         let secure = self.tls.as_ref().map(|tls| format!("{} (TLS)", tls.listen));
         let plain = self.listen.map(|address| address.to_string());
@@ -178,7 +175,7 @@ impl Config {
         [plain, secure, socket].into_iter().flatten().collect()
     }
 
-    /// How the queues of locks behave.
+    /// Returns the settings of the queues of locks.
     pub fn lock_settings(&self) -> Settings {
         Settings {
             max_handoffs: self.queue.max_handoffs,
@@ -190,7 +187,7 @@ impl Config {
             poll_every_ms: self.queue.poll_every_ms,
             answer_within_ms: millis(self.timeout),
             write_back: match self.upstream {
-                // The memory of this process forgets nothing before the process ends.
+                // The memory of this process loses nothing before the process ends.
                 Upstream::Embedded => WriteBack::Off,
                 Upstream::Redis(_) => self.write_back,
             },
@@ -199,7 +196,7 @@ impl Config {
         }
     }
 
-    /// [`Config::poll_interval`] in microseconds.
+    /// Returns [`Config::poll_interval`] in microseconds.
     pub fn poll_interval_micros(&self) -> u64 {
         millis(self.poll_interval).saturating_mul(1_000)
     }
@@ -248,7 +245,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        // No input of anybody is involved; the first of the tests is for this.
+        // There is no input; the first of the tests covers this.
         Self::check(&mut Typed::default()).expect("the defaults are allowed")
     }
 }
@@ -362,7 +359,7 @@ fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
     })
 }
 
-/// A duration of whole milliseconds, such as `2s` or `1m 30s`.
+/// Reads a duration of whole milliseconds, such as `2s` or `1m 30s`.
 fn duration(
     typed: &mut Typed,
     key: &'static str,
@@ -372,7 +369,7 @@ fn duration(
     typed.parse(key, default, |text| {
         let value = match humantime::parse_duration(text) {
             Ok(value) => value,
-            // The one duration that means something without a unit.
+            // The only duration that needs no unit.
             Err(_) if text == "0" => Duration::ZERO,
             Err(_) => return Err("a duration with its unit, such as \"2s\" or \"15ms\"".to_owned()),
         };
@@ -405,13 +402,15 @@ fn number(
     })
 }
 
-/// At least one. Measured on two cores: with one thread 50 clients do 38,000 locks a second, with two
-/// 20,000, since Redis wants a core of its own and threads that wake each other cost more than they do.
+/// Returns half of the cores, at least one. Measured on two cores: 50 clients do 38,000 locks a second with one
+/// thread and 20,000 with two, since Redis needs a core of its own and threads that wake each other cost more than
+/// they gain.
 fn half_of_the_cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
 
-/// Every instance must have noticed the loss; by default it has half a second more to write back.
+/// Reads the grace. Every instance must have noticed the loss within it; the default leaves half a second more to
+/// write leases back.
 fn grace(typed: &mut Typed, noticed: Duration) -> Result<Duration, Error> {
     let whole = u64::try_from(noticed.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
     let noticed = Duration::from_millis(whole);
@@ -428,7 +427,7 @@ fn write_back(text: &str) -> Result<WriteBack, String> {
     }
 }
 
-/// Nowhere is allowed where clients can come in `elsewhere`.
+/// Reads the address to listen on; `off` is allowed only where clients can connect `elsewhere`.
 fn listen(text: &str, elsewhere: bool) -> Result<Option<SocketAddr>, String> {
     match text {
         "off" if elsewhere => Ok(None),
@@ -444,7 +443,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "an IP address and a port, such as \"127.0.0.1:6380\", or off".to_owned())
 }
 
-/// As TOML has it, and as Redis has it.
+/// Reads a boolean as TOML or Redis writes it.
 fn yes_or_no(text: &str) -> Result<bool, String> {
     match text {
         "true" | "yes" => Ok(true),
@@ -453,14 +452,14 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The name of a file; the empty one is none.
+/// Reads the name of a file; an empty one is none.
 fn file(text: &str) -> Result<Option<PathBuf>, String> {
     Ok((!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
-/// As `chmod` takes it.
+/// Reads a file mode as `chmod` takes it.
 fn file_mode(text: &str) -> Result<u32, String> {
-    // Or as TOML writes numbers of that base.
+    // TOML's octal numbers have this prefix.
     let text = text.strip_prefix("0o").unwrap_or(text);
     let digits = text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
     match u32::from_str_radix(text, 8) {
@@ -469,8 +468,8 @@ fn file_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A directive of `tracing`. To `tracing` a lone word is the name of a module, which would turn
-/// `verbose` into silence; here it has to be a level.
+/// Reads a directive of `tracing`. To `tracing` a lone word is the name of a module, which would turn `verbose`
+/// into silence; here it has to be a level.
 fn log(text: &str) -> Result<String, String> {
     let levels = ["off", "error", "warn", "info", "debug", "trace"];
     let level_or_pair = |part: &str| {
@@ -494,7 +493,7 @@ fn key_prefix(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// Whole milliseconds; what was checked is far from the end of their range.
+/// Returns whole milliseconds; a checked duration is far from the end of their range.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

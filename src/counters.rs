@@ -1,35 +1,34 @@
-//! What happened how often since the start: each limit that was reached has a counter here, so that an
-//! operator sees which one to raise, or that somebody is hostile. `INFO lockgate` shows them, and
-//! [`metrics`](crate::metrics).
+//! Event counters since the start. Each limit has a counter of how often it was reached, so that an operator sees
+//! which limit to raise, or that a client is hostile. `INFO lockgate` and [`metrics`](crate::metrics) show the
+//! counters.
 //!
-//! A counter is one atomic number. [`Counters::each`] names them all, with a line of help, for whoever
-//! shows them.
+//! A counter is one atomic number. [`Counters::each`] lists them all, each with a line of help.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lock::Refusal;
 
-/// How often something happened.
+/// A counter of one kind of event.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// It never happened yet.
+    /// Creates a counter at zero.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// It happened once more.
+    /// Counts one event.
     pub fn count(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It happened so many times more.
+    /// Counts this many events.
     pub fn add(&self, times: u64) {
         self.0.fetch_add(times, Ordering::Relaxed);
     }
 
-    /// How often it happened.
+    /// Returns the number of events.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -37,19 +36,19 @@ impl Counter {
 
 macro_rules! counters {
     ($($name:ident: $help:literal,)+) => {
-        /// What is counted.
+        /// The event counters.
         #[derive(Debug, Default)]
         pub struct Counters {
             $(#[doc = $help] pub $name: Counter,)+
         }
 
         impl Counters {
-            /// Nothing happened yet.
+            /// Creates the counters at zero.
             pub const fn new() -> Self {
                 Self { $($name: Counter::new(),)+ }
             }
 
-            /// The name, the meaning and the value of each.
+            /// Returns the name, the meaning and the value of each counter.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
                 [$((stringify!($name), $help, self.$name.get()),)+].into_iter()
             }
@@ -88,7 +87,7 @@ counters! {
 }
 
 impl Counters {
-    /// A request was refused.
+    /// Counts a refused request.
     pub fn refused(&self, refusal: &Refusal) {
         match refusal {
             Refusal::TooManyLocks => self.refused_locks.count(),

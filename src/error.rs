@@ -1,7 +1,7 @@
-//! Whose fault it was, and the error of the Redis protocol that it becomes.
+//! Errors: the side at fault, and the text in the Redis protocol.
 //!
-//! Errors are part of the interface: Redis's own words where Redis has them, else a code of one
-//! word, what is wrong, and what to do. They are given here without the leading `-`.
+//! Errors are part of the interface. They use Redis's own words where Redis has them; otherwise a one-word code,
+//! the problem, and the remedy. The texts here have no leading `-`.
 
 use std::{borrow::Cow, io};
 
@@ -12,7 +12,7 @@ use crate::{
     transport::{endpoint::Endpoint, tls::TlsError},
 };
 
-/// Why the gate cannot run.
+/// The reason why lockgate cannot run.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The address or the socket cannot be listened on.
@@ -22,31 +22,31 @@ pub enum Error {
         place: String,
         /// The key of the configuration that names it.
         key: &'static str,
-        /// What may be named there.
+        /// The allowed values.
         wanted: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// Sockets that were handed over cannot be used.
     #[error("cannot use the sockets that were handed over (LISTEN_FDS): {0}")]
     HandedOver(io::Error),
-    /// Certificates or keys are of no use.
+    /// Certificates or keys cannot be used.
     #[error("[{section}]: {source}")]
     Tls {
         /// The section of the configuration that names them.
         section: &'static str,
-        /// Which, and why.
+        /// The file and the reason.
         source: TlsError,
     },
 }
 
-/// Ours: the gate shuts down, and who waits is told.
+/// lockgate's: the instance shuts down; waiters get this error.
 pub const SHUTDOWN: &str = "SHUTDOWN lockgate is shutting down; ask another one, or later";
 
-/// Ours: as many clients as there may be.
+/// lockgate's: the limit of clients is reached.
 pub const MAX_CLIENTS: &str = "ERR max number of clients reached";
 
-/// The client's: it comes from elsewhere, and nobody asks it for a password.
+/// The client's: it connects from another machine, and no password is required.
 pub const DENIED: &str = "DENIED lockgate is running in protected mode because protected mode is enabled and neither lockgate \
      nor the Redis behind it asks for a password. In this mode connections are only accepted from the \
      loopback interface and from Unix sockets. If you want to connect from external computers to lockgate \
@@ -58,13 +58,13 @@ pub const DENIED: &str = "DENIED lockgate is running in protected mode because p
      accessible from internet if you do so. NOTE: You only need to do one of the above things in order for \
      the server to start accepting connections from the outside.";
 
-/// The client's: a lock cannot have this name.
+/// The client's: this key cannot be a lock.
 pub const RESERVED: &str = "ERR this key is lockgate's counter of fences and cannot be a lock";
 
-/// The client's: it has as many leases bound to its connection as it may.
+/// The client's: its connection has the maximum number of leases bound to it.
 pub const TOO_MANY_SESSIONS: &str = "MAXSESSIONS as many SESSION locks are bound to this connection as may be (limits.session_locks)";
 
-/// The client's: a lease bound to its connection would be renewed too often.
+/// Returns the client's error: a lease this short, bound to its connection, would be renewed too often.
 pub fn short_session(least_ms: u64) -> String {
     format!(
         "ERR SESSION takes a lease of {least_ms} milliseconds at least (lock.min_session_lease)"
@@ -74,7 +74,7 @@ pub fn short_session(least_ms: u64) -> String {
 /// The client's: it has to authenticate first.
 pub const NOAUTH: &str = "NOAUTH Authentication required.";
 
-/// The error that a refused request gets.
+/// Returns the error that a refused request gets.
 pub fn refusal(refusal: &Refusal) -> Cow<'_, [u8]> {
     let text = match refusal {
         Refusal::Expired => {
@@ -97,7 +97,7 @@ pub fn refusal(refusal: &Refusal) -> Cow<'_, [u8]> {
     Cow::Borrowed(text.as_bytes())
 }
 
-/// Upstream's: it cannot be reached.
+/// Returns the upstream's error: it cannot be reached.
 pub fn unreachable(upstream: &Endpoint, error: &io::Error) -> String {
     format!("UPSTREAM cannot connect to Redis at {upstream}: {error}")
 }

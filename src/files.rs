@@ -1,7 +1,7 @@
-//! How many files this process may have open: each client costs one, and one more for its connection
-//! to Redis. Systems allow few at first and more on demand, so the program demands, as Redis does,
-//! and where even that is not enough it takes fewer clients: one that is told so is better than one
-//! that cannot be accepted, or that has no way to Redis.
+//! The limit of open files: each client costs one file, and one more for its connection to Redis. Systems allow few
+//! files at first and more on demand, so the program raises the limit, as Redis does. Where even that is not
+//! enough, the program takes fewer clients: a client that gets an error is better off than one that cannot be
+//! accepted or has no connection to Redis.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -11,8 +11,8 @@ use crate::{
     limits::{ADMIN_CONNECTIONS, OWN_FILES},
 };
 
-/// Raises the limit of open files as far as the system lets it, and lowers `limits.clients` to what
-/// that allows, which the log then says.
+/// Raises the limit of open files as far as the system allows, and lowers `limits.clients` to what that permits,
+/// with a warning in the log.
 pub fn make_room_for_clients(config: &mut Config) {
     let clients = config.limits.clients;
     let each = match config.upstream {
@@ -37,15 +37,15 @@ pub fn make_room_for_clients(config: &mut Config) {
     }
 }
 
-/// At least one: who starts a server wants to reach it.
+/// Returns how many clients these files allow: at least one, since a server without clients is of no use.
 fn clients_within(files: usize, each: usize) -> usize {
     (files / each).max(1)
 }
 
-/// Raises the limit of open files as far as the system lets it, and returns what it is then.
+/// Raises the limit of open files as far as the system allows, and returns the limit in force.
 pub fn raise(needed: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
-    // Some systems name a maximum that they do not allow.
+    // Some systems report a maximum that they do not grant.
     for wanted in [limit.maximum, Some(needed as u64)] {
         let raised = Rlimit {
             current: wanted,
@@ -61,7 +61,7 @@ pub fn raise(needed: usize) -> usize {
     })
 }
 
-/// None is without a limit.
+/// Returns whether one limit is higher than the other. None is unlimited.
 fn is_more(one: Option<u64>, other: Option<u64>) -> bool {
     one.unwrap_or(u64::MAX) > other.unwrap_or(u64::MAX)
 }

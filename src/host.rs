@@ -1,5 +1,5 @@
-//! What whoever runs a gate says to it, and hears from it, while it runs: the program, or another one that has
-//! a gate inside itself. Where nobody has anything to say there is [`Host::default`].
+//! The interface to the embedding program, which may be lockgate's own: sockets that are handed over, the
+//! notification that clients can connect, and reloaded configurations. [`Host::default`] has none of them.
 
 use std::{
     fmt,
@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 
 use crate::{reload::Order, transport::listener::Listener};
 
-/// Sockets that somebody else opened and listens on already: clients can connect before the gate is there,
-/// and while it is started anew.
+/// Sockets that another process opened and already listens on: clients can connect before lockgate starts and while
+/// it restarts.
 #[derive(Debug, Default)]
 pub struct Sockets {
     /// In place of `listen`.
@@ -25,15 +25,15 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// There are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.plain.is_empty() && self.tls.is_empty() && self.unix.is_empty()
     }
 
-    /// Whether all of them can be used.
+    /// Checks that every socket can be used.
     ///
     /// # Errors
-    /// One is not listened on.
+    /// A socket is not listening.
     pub fn check(&self) -> Result<()> {
         let tcp = self.plain.iter().chain(&self.tls).map(socket_acceptconn);
         for listens in tcp.chain(self.unix.iter().map(socket_acceptconn)) {
@@ -46,25 +46,25 @@ impl Sockets {
     }
 }
 
-/// Where a gate listens.
+/// Where an instance listens.
 #[derive(Debug, Clone, Copy)]
 pub struct Listening<'a> {
-    /// For clients.
+    /// The listeners for clients.
     pub clients: &'a [Listener],
-    /// For operators.
+    /// The admin address, where there is one.
     pub admin: Option<net::SocketAddr>,
 }
 
-/// What is called once clients can connect there.
+/// The callback that runs once clients can connect.
 pub type Ready = Box<dyn FnOnce(Listening<'_>) + Send>;
 
-/// Whoever runs a gate.
+/// What the embedding program provides.
 pub struct Host {
-    /// Where clients come in, beside or in place of what the configuration says.
+    /// Sockets for clients. Each kind replaces the configured listener of that kind.
     pub sockets: Sockets,
-    /// Called once clients can connect.
+    /// Runs once clients can connect.
     pub ready: Ready,
-    /// Configurations that were read again.
+    /// Configurations that were reloaded.
     pub orders: mpsc::Receiver<Order>,
 }
 

@@ -1,15 +1,15 @@
-//! Who clients are: the users that Redis took them for, and what opens connections as them.
+//! Identities: the users that clients are to Redis, and the credentials that open connections for them.
 //!
-//! A user is its name, as in Redis's ACL: whoever authenticated as `ann` is `ann`, whichever of her
-//! passwords it was, so her clients share locks, places and connections. Who has authenticated as
-//! nobody is [`UserId::ANONYMOUS`]: what Redis allows on a new connection (its `default` user, as long
-//! as that needs no password), and no more. It shares nothing with those who gave a password.
+//! A user is its name in Redis's ACL: every client that authenticated as `ann` is `ann`, whichever of her passwords
+//! it gave. Clients of one user share locks, places in queues and connections. A client that has not authenticated
+//! is [`UserId::ANONYMOUS`]: it may do what Redis allows on a new connection (as the `default` user, while that
+//! needs no password), and no more. It shares nothing with clients that gave a password.
 //!
-//! Only the store adds credentials here, after Redis has accepted them of lockgate itself, by an `AUTH` on a
-//! connection of lockgate's own. A reply on a client's connection is never enough: it can be miscounted, or
-//! forged by a script. A verification counts for [`VERIFIED_FOR_MS`], for all clients that log in with the
-//! same credentials; whether Redis still accepts them also shows whenever a connection is opened with them.
-//! Credentials are in memory only, and nothing prints them.
+//! Only the store adds credentials here, after Redis has accepted them from lockgate itself, in an `AUTH` on
+//! lockgate's own connection. A reply on a client's connection is never enough: it can be miscounted, or forged by
+//! a script. A verification counts for [`VERIFIED_FOR_MS`], for all clients that log in with the same credentials.
+//! Opening a connection with credentials also shows whether Redis still accepts them. Credentials stay in memory
+//! and are never printed.
 
 use std::{
     collections::HashMap,
@@ -22,21 +22,20 @@ use subtle::ConstantTimeEq;
 
 use crate::lock::{Time, UserId};
 
-/// Longest user name and password together that are kept, in bytes: some are signed tokens.
+/// Longest user name and password together that lockgate keeps, in bytes: some passwords are signed tokens.
 pub const CREDENTIAL_BYTES: usize = 8 * 1024;
 
-/// Passwords remembered of one user, the latest ones: two of which one is about to be taken away, and
-/// then some.
+/// Passwords remembered for one user, the latest ones: a rotation needs two, and the rest is reserve.
 const PASSWORDS: usize = 4;
 
-/// How long a verification of credentials counts, in milliseconds: one `AUTH` of lockgate's own serves every
-/// client that logs in with them meanwhile, and a password that was changed is believed no longer.
+/// How long a verification of credentials counts, in milliseconds. One `AUTH` of lockgate's own serves every client
+/// that logs in with them meanwhile, and a changed password is trusted no longer than this.
 pub const VERIFIED_FOR_MS: u64 = 1_000;
 
-/// The user whom `AUTH` with one argument means.
+/// The user that `AUTH` with one argument means.
 pub const DEFAULT: &[u8] = b"default";
 
-/// A name and a password that belong together. Printing them shows neither.
+/// A name and its password. Printing them shows neither.
 #[derive(Clone, Eq)]
 pub struct Credentials {
     name: Arc<[u8]>,
@@ -44,7 +43,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Of this user. None where they are too long to be kept.
+    /// Creates the credentials of a user. None where they are too long to be kept.
     pub fn new(name: &[u8], password: &[u8]) -> Option<Self> {
         let fits = name.len() + password.len() <= CREDENTIAL_BYTES;
         fits.then(|| Self {
@@ -53,24 +52,24 @@ impl Credentials {
         })
     }
 
-    /// The user's name.
+    /// Returns the user's name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// The same, without a copy.
+    /// Returns the user's name without copying it.
     pub(crate) fn shared_name(&self) -> Arc<[u8]> {
         Arc::clone(&self.name)
     }
 
-    /// What nobody may be told.
+    /// Returns the password, which no output may show.
     pub fn password(&self) -> &[u8] {
         &self.password
     }
 }
 
 impl PartialEq for Credentials {
-    /// Takes as long for a password that is nearly right as for any other.
+    /// Takes as long for a nearly right password as for any other.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && self.password.ct_eq(&other.password).into()
     }
@@ -89,19 +88,19 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Credentials that Redis accepted of lockgate.
+/// Credentials that Redis accepted from lockgate.
 #[derive(Debug)]
 struct Verified {
     credentials: Credentials,
-    /// When Redis accepted them last; none where it has refused them since.
+    /// When Redis last accepted them; none where it has refused them since.
     at: Option<Time>,
 }
 
-/// One user. As long as anybody holds it, its number means it.
+/// One user. Its number means this user while any reference to it exists.
 #[derive(Debug)]
 pub struct User {
     id: UserId,
-    /// The latest that Redis accepted comes first.
+    /// The credentials that Redis accepted, the latest first.
     verified: Mutex<Vec<Verified>>,
 }
 
@@ -113,7 +112,7 @@ impl User {
         }
     }
 
-    /// Its number.
+    /// Returns the user's number.
     pub fn id(&self) -> UserId {
         self.id
     }
@@ -124,14 +123,14 @@ impl User {
         verified.iter().map(|it| it.credentials.clone()).collect()
     }
 
-    /// Its name as a log may show it; none where it gave no credentials.
+    /// Returns the user's name as a log may show it; none where the user gave no credentials.
     pub fn name(&self) -> Option<String> {
         let verified = lock(&self.verified);
         let name = verified.first()?.credentials.name();
         Some(name.escape_ascii().to_string())
     }
 
-    /// Redis accepted these of lockgate.
+    /// Records that Redis accepted these credentials from lockgate.
     fn verified(&self, credentials: &Credentials, now: Time) {
         let mut kept = lock(&self.verified);
         kept.retain(|other| other.credentials != *credentials);
@@ -143,7 +142,7 @@ impl User {
         kept.truncate(PASSWORDS);
     }
 
-    /// Tells whether the verification of these still counts.
+    /// Returns whether the verification of these credentials still counts.
     fn is_verified(&self, credentials: &Credentials, now: Time) -> bool {
         let kept = lock(&self.verified);
         let its = kept.iter().find(|it| it.credentials == *credentials);
@@ -151,10 +150,10 @@ impl User {
         at.is_some_and(|at| now < at.plus_millis(VERIFIED_FOR_MS))
     }
 
-    /// Redis does not accept these of lockgate any more.
+    /// Records that Redis no longer accepts these credentials from lockgate.
     pub fn refused(&self, credentials: &Credentials) {
         let mut kept = lock(&self.verified);
-        // Without any it would be another user.
+        // At least one stays: without credentials, the user's connections would be anonymous.
         if kept.len() > 1 {
             kept.retain(|other| other.credentials != *credentials);
         }
@@ -165,7 +164,7 @@ impl User {
     }
 }
 
-/// The users whom anybody holds. There are no more of them than clients and shared connections.
+/// The users in use. There are no more of them than clients and shared connections.
 #[derive(Debug)]
 pub struct Users {
     anonymous: Arc<User>,
@@ -193,7 +192,7 @@ impl Default for Users {
 }
 
 impl Users {
-    /// Whoever has not authenticated.
+    /// Returns the user of clients that have not authenticated.
     pub fn anonymous(&self) -> Arc<User> {
         Arc::clone(&self.anonymous)
     }
@@ -204,7 +203,7 @@ impl Users {
         user.filter(|user| user.is_verified(credentials, now))
     }
 
-    /// Returns the user of these credentials, which Redis has just accepted of lockgate itself.
+    /// Returns the user of these credentials, which Redis has just accepted from lockgate itself.
     pub fn verified(&self, credentials: &Credentials, now: Time) -> Arc<User> {
         let mut known = lock(&self.known);
         let user = match known.by_name.get(credentials.name()) {
@@ -216,7 +215,7 @@ impl Users {
         user
     }
 
-    /// The user of this number, if anybody holds it.
+    /// Returns the user of this number, if it is in use.
     pub fn get(&self, id: UserId) -> Option<Arc<User>> {
         if id == UserId::ANONYMOUS {
             return Some(self.anonymous());
@@ -224,16 +223,16 @@ impl Users {
         lock(&self.known).by_id.get(&id).cloned()
     }
 
-    /// Forgets those, and their credentials, whom nobody holds any more.
+    /// Forgets users that are no longer in use, with their credentials.
     pub fn forget_unused(&self) {
         let mut known = lock(&self.known);
-        // Held by both maps.
+        // Both maps hold a reference.
         known.by_id.retain(|_, user| Arc::strong_count(user) > 2);
         let Known { by_name, by_id, .. } = &mut *known;
         by_name.retain(|_, user| by_id.contains_key(&user.id));
     }
 
-    /// How many are known.
+    /// Returns the number of known users, without the anonymous one.
     pub fn known(&self) -> usize {
         lock(&self.known).by_id.len()
     }
@@ -254,7 +253,7 @@ impl Known {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it is held.
+    // Nothing panics while the lock is held.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

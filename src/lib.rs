@@ -1,38 +1,38 @@
-//! lockgate stands in front of one Redis node, speaks its protocol, and adds `LOCK`, `TRYLOCK`,
-//! `RELOCK` and `UNLOCK`. Who waits for a lock waits here, in memory and in order; Redis gets one
-//! atomic command for each release.
+//! lockgate is a proxy in front of one Redis node. It speaks the Redis protocol and adds `LOCK`, `TRYLOCK`,
+//! `RELOCK` and `UNLOCK`. Waiters queue in lockgate's memory, in order; Redis gets one atomic command for each
+//! release.
 //!
-//! The way of a `LOCK` through the house:
+//! The path of a `LOCK` through the crate:
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! | --- | --- |
 //! | [`server`] | accepts clients, up to a limit |
 //! | [`client`] | one connected client: its session, its commands, its relay to Redis |
 //! | [`resp`] | pure: where a frame of the Redis protocol begins and ends; the writer of replies |
-//! | [`gate`] | the driver: a map from lock name to queue; performs what the queues decide, keeps their timers |
-//! | [`lock`] | **the heart, pure**: the queue of one lock; events in (with the time), actions out |
+//! | [`gate`] | the driver: a map from lock name to queue; executes the queues' actions, keeps their timers |
+//! | [`lock`] | **the core, pure**: the queue of one lock; events in (with the time), actions out |
 //! | [`store`] | where locks live: Redis, or the memory of this process |
 //! | [`identity`] | the users that clients are to Redis, and their verified credentials |
-//! | [`transport`] | what bytes travel on, from clients and to Redis: TCP, TLS, Unix sockets |
+//! | [`transport`] | connections from clients and to Redis: TCP, TLS, Unix sockets |
 //! | [`admin`] | the address for operators: a live page, metrics, health, readiness |
-//! | [`host`] | what whoever runs a gate says to it, and hears from it |
-//! | [`reload`], [`live`] | what of the configuration is taken over while the gate runs (SIGHUP) |
-//! | [`config`], [`limits`], [`error`] | what was typed and checked; the bounds; whose fault it was |
-//! | [`password`] | the gate's own password |
-//! | [`files`] | how many files, and so clients, the system allows |
-//! | [`counters`], [`seldom`] | what happened how often; what is logged no more than so often a minute |
-//! | [`metrics`] | what is measured, as Prometheus reads it |
+//! | [`host`] | the interface to the embedding program |
+//! | [`reload`], [`live`] | the configuration that changes at run time (SIGHUP) |
+//! | [`config`], [`limits`], [`error`] | the typed and the checked configuration; the bounds; the errors |
+//! | [`password`] | this instance's own password |
+//! | [`files`] | the limit of open files, and so of clients |
+//! | [`counters`], [`seldom`] | event counters; rate limits for log lines |
+//! | [`metrics`] | the metrics, for Prometheus |
 //! | [`shown`] | names as people are shown them |
 //!
 //! Invariants, each held by a test:
-//! - `lock` does no I/O, reads no clock, draws no random number, and imports nothing of this crate
-//!   but `limits`; `resp` imports nothing of it at all; only `server` and `metrics` import `client`.
-//! - At most one question about a lock is on its way to the store at a time.
-//! - A client joins a user only after the store has verified that user's password itself; a reply on the client's
+//! - `lock` does no I/O, reads no clock, draws no random number, and imports nothing of this crate but `limits`;
+//!   `resp` imports nothing of this crate at all; only `server` and `metrics` import `client`.
+//! - At most one request about a lock is in flight to the store at a time.
+//! - A client joins a user only after the store itself has verified that user's password; a reply on the client's
 //!   own connection is never enough.
 //! - No lock of a map is held across an await.
 #![forbid(unsafe_code)]
-// Whoever works on it follows these links with `--document-private-items`.
+// Maintainers follow these links with `--document-private-items`.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod admin;
@@ -94,13 +94,13 @@ use transport::{
     tls::{TlsClient, TlsServer},
 };
 
-/// Runs the gate until `shutdown` completes and its clients are done, or `drain` is over. Logs `listening`
-/// with each address once clients can connect there; a Redis that is not there yet is no reason to fail.
+/// Serves clients until `shutdown` completes and they are done, or until `drain` is over. Logs `listening` with
+/// each address once clients can connect. A Redis that cannot be reached yet is not an error.
 ///
-/// Whoever drops the future cuts whoever is connected.
+/// Dropping the future disconnects every client.
 ///
 /// # Errors
-/// An address cannot be listened on, or a certificate is of no use.
+/// An address cannot be listened on, or a certificate cannot be used.
 pub async fn run(
     config: Config,
     host: Host,
@@ -133,8 +133,8 @@ pub async fn run(
     }
 }
 
-/// Reads what [`run`] would read, without connecting or listening, and tells everything that it would fail
-/// on, as far as that can be seen so.
+/// Reads what [`run`] would read, without connecting or listening, and returns every error that can be found this
+/// way.
 pub fn check(config: &Config) -> Vec<Error> {
     let tls = [tls_to_clients(config).err(), tls_to_redis(config).err()];
     let socket = config.unix_socket.as_ref();
@@ -143,8 +143,8 @@ pub fn check(config: &Config) -> Vec<Error> {
     tls.into_iter().chain([socket]).flatten().collect()
 }
 
-/// Serves clients who come to these listeners, whatever the configuration says of where and how, until
-/// `shutdown` completes and they are done.
+/// Serves clients on these listeners until `shutdown` completes and they are done, or until `drain` is over.
+/// Ignores the listeners that the configuration names.
 pub async fn serve(
     config: &Config,
     listeners: Vec<Listener>,
@@ -155,7 +155,7 @@ pub async fn serve(
     serve_all(config, live, listeners, None, tls, shutdown).await
 }
 
-/// The same, with the address for operators: it is there for as long as any client is.
+/// Serves clients as [`serve`] does, and the admin address for as long as any client is connected.
 async fn serve_all(
     config: &Config,
     live: Arc<Live>,
@@ -192,14 +192,14 @@ async fn serve_all(
     ended
 }
 
-/// The address for operators, where one is configured, and its names.
+/// Binds the admin address, where one is configured, and returns it with its host names.
 async fn listen_for_operators(
     config: &Config,
 ) -> Result<Option<(std::net::TcpListener, Vec<String>)>, Error> {
     let Some(config::Admin { listen, hosts }) = config.admin.clone() else {
         return Ok(None);
     };
-    // Bound by tokio, as all others are; served on another thread, by a runtime of its own.
+    // Bound by tokio, like every other listener; served on another thread, by a runtime of its own.
     let listener = TcpListener::bind(listen).await;
     let listener = listener.and_then(TcpListener::into_std);
     let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
@@ -218,7 +218,7 @@ async fn listen_for_operators(
     Ok(Some((listener, hosts)))
 }
 
-/// TLS to clients, with the files that it takes.
+/// Returns TLS towards clients, with the configured files.
 fn tls_to_clients(config: &Config) -> Result<Option<Arc<TlsServer>>, Error> {
     let Some(tls) = &config.tls else {
         return Ok(None);
@@ -231,10 +231,10 @@ fn tls_to_clients(config: &Config) -> Result<Option<Arc<TlsServer>>, Error> {
     server.map(|server| Some(Arc::new(server))).map_err(wrong)
 }
 
-/// TLS to Redis, with the files that it takes. None: that is not what this configuration wants.
+/// Returns TLS towards Redis, with the configured files. None: the upstream does not use TLS.
 ///
 /// # Errors
-/// A file is of no use.
+/// A file cannot be used.
 pub fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
     let (Some(tls), Upstream::Redis(RedisAddress { place, .. })) =
         (&config.upstream_tls, &config.upstream)
@@ -254,7 +254,7 @@ pub fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
     client.map(|client| Some(Arc::new(client))).map_err(wrong)
 }
 
-/// Every place where clients come in.
+/// Opens every listener for clients.
 async fn listen(
     config: &Config,
     sockets: Sockets,
@@ -263,13 +263,13 @@ async fn listen(
     let plain = config.listen.map(|address| ("listen", address, None));
     let secure = config.tls.as_ref();
     let secure = secure.map(|config| ("tls.listen", config.listen, tls.cloned()));
-    // What was handed over takes the place of what is configured.
+    // A socket that was handed over replaces the configured listener of its kind.
     let plain = plain.filter(|_| sockets.plain.is_empty());
     let secure = secure.filter(|_| sockets.tls.is_empty());
     let unix_socket = config.unix_socket.as_ref();
     let unix_socket = unix_socket.filter(|_| sockets.unix.is_empty());
     let mut listeners = Listener::handed_over(sockets, tls).map_err(Error::HandedOver)?;
-    // The last one to be told of is the plain one.
+    // Plain addresses come after those with TLS: the banner suggests the last listener.
     for (key, address, tls) in secure.into_iter().chain(plain) {
         let listener = Listener::tcp(address, tls).await;
         listeners.push(listener.map_err(|source| Error::Listen {
@@ -301,7 +301,7 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
     let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream {
         Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
         Upstream::Redis(redis) => {
-            // One for locks and one for clients, which cannot use up the lookups of the other.
+            // One endpoint for locks and one for clients: neither can use up the other's lookups.
             let endpoint = || Arc::new(Endpoint::new(redis.place.clone(), tls.clone()));
             let settings = RedisSettings {
                 endpoint: endpoint(),
@@ -356,7 +356,7 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
     }
 }
 
-/// Who asks clients for the password of this gate, where it has one.
+/// Returns the guard that asks clients for this instance's password, where it has one.
 fn guard(config: &Config, live: &Live) -> Option<Guard> {
     let password = live.password()?.clone();
     Some(match &config.upstream {
@@ -365,7 +365,7 @@ fn guard(config: &Config, live: &Live) -> Option<Guard> {
     })
 }
 
-/// Forty hexadecimal digits, new with each start, as a Redis has.
+/// Returns forty hexadecimal digits, new with each start, as Redis does.
 fn run_id() -> String {
     let (one, other) = (uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
     let mut id = format!("{one}{other}");

@@ -1,55 +1,56 @@
-//! The bounds: every buffer, queue and wait has one, with a name and a default. What an operator
-//! may change is in [`Limits`] (section `[limits]` of the configuration); what follows from the
-//! design is a constant. The relations between them are checked when this file compiles.
+//! The bounds: every buffer, queue and wait has one, with a name and a default. Operators set those in [`Limits`]
+//! (section `[limits]` of the configuration); bounds that follow from the design are constants. The compiler checks
+//! the relations between them.
 
 pub use crate::resp::{ARGUMENTS, BULK_BYTES, LINE_BYTES};
 
 /// Longest token that proves ownership of a lock, in bytes. The shortest has one byte.
 pub const TOKEN_BYTES: usize = 256;
 
-/// Least value of `limits.token_bytes`: a UUID, which lockgate makes where a client names no token.
+/// Least value of `limits.token_bytes`: a UUID, which lockgate generates where a client names no token.
 pub const LEAST_TOKEN_BYTES: usize = 36;
 
-/// Longest frame that is read whole before it is known what to do with it, in bytes: a lock command, or
-/// an ordinary one that lockgate answers or adds to.
+/// Longest frame that lockgate reads whole before it decides what to do with it, in bytes: a lock command, or an
+/// ordinary command that lockgate answers or amends.
 pub const LOCK_COMMAND_BYTES: usize = 16 * 1024;
 
 /// Most arguments of a lock command, its name included.
 pub const LOCK_COMMAND_ARGUMENTS: usize = 16;
 
-/// Commands kept behind a waiting `LOCK` that are looked at before other clients have their turn.
+/// Commands kept behind a waiting `LOCK` that lockgate examines before other clients have their turn.
 pub const LOOKED_AT_ONCE: usize = 8;
 
-/// Commands of one client that Redis has not answered, ordinary ones in a row counted as one: those that change the
-/// connection, such as `SELECT`, take memory each. Then lockgate reads their replies before it passes on more.
+/// Commands of one client that Redis has not answered, consecutive ordinary ones counted as one: those that change
+/// the connection, such as `SELECT`, take memory each. At the bound lockgate reads their replies before it relays
+/// more.
 pub const OWED_ENTRIES: usize = 8 * 1024;
 
-/// One client keeps this fraction of `limits.kept_reply_bytes` at most.
+/// The divisor that bounds one client's part of `limits.kept_reply_bytes`.
 pub const KEPT_REPLY_SHARES: usize = 4;
 
-/// What a grant counts for among the replies that are kept, in bytes, beside its reply, its name and its token: the
-/// record by which it is taken back where the reply cannot be written.
+/// Bytes that a grant counts for among the kept replies, beside its reply, its name and its token: the record that
+/// takes the grant back where the reply cannot be written.
 pub const KEPT_GRANT_BYTES: usize = 512;
 
-/// Commands queued in one transaction, ordinary ones in a row counted as one (so this is for those that
-/// change the connection, such as `SELECT`); then its client gets an error and is closed.
+/// Commands queued in one transaction, consecutive ordinary ones counted as one, so this bounds those that change
+/// the connection, such as `SELECT`. A client that queues more gets an error and is closed.
 pub const QUEUED_COMMANDS: usize = 64 * 1024;
 
-/// Clients whose connections to Redis are being opened at a time; all others wait their turn. Redis's
-/// queue for what it has not accepted yet has room for 511 (`tcp-backlog`), or 128 on older systems.
+/// Client connections to Redis that are being opened at a time; all others wait their turn. Redis's backlog of
+/// connections that it has not accepted holds 511 (`tcp-backlog`), or 128 on older systems.
 pub const CONNECTING: usize = 64;
 
-/// Lookups of Redis's name at a time, by a thread each, for the connections of clients: as many as connect. As many
-/// again are for the gate's own, so that clients cannot keep it from its locks.
+/// Lookups of Redis's host name at a time for client connections, one thread each: as many as may be opening. The
+/// instance's own connections have as many again, so that clients cannot keep it from its locks.
 pub const LOOKUPS: usize = CONNECTING;
 
-/// Entries of its own that lockgate adds to one reply, and to replies on their way to one client.
-/// For more, one request and its reply pass unchanged; of several, the next waits. So what a client
-/// is owed is not much more than Redis says.
+/// Entries that lockgate adds to one reply, and to the replies in flight to one client. A single request that needs
+/// more passes unchanged, with its reply; of several requests, the next waits. So lockgate owes a client little
+/// more than Redis sends.
 pub const AMENDED_ENTRIES: usize = 64;
 
-/// Most bytes read from one socket at a time: a value of 16 KiB passes in one piece. What a buffer's
-/// bound allows may be exceeded by one read.
+/// Most bytes read from one socket at a time: a value of 16 KiB passes in one piece. One read may exceed a buffer's
+/// bound.
 pub const READ_BYTES: usize = 64 * 1024;
 
 /// Open files beside those of clients: the log, the listener, connections shared by all.
@@ -58,22 +59,22 @@ pub const OWN_FILES: usize = 64;
 /// Connections to the admin address at a time; one more is closed.
 pub const ADMIN_CONNECTIONS: usize = 64;
 
-/// What an operator may change.
+/// The bounds that an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Clients connected at a time; one more gets `-ERR max number of clients reached`.
     pub clients: usize,
-    /// Locks this gate knows of at a time (held or waited for); one more gets `-MAXLOCKS`.
+    /// Locks that this instance knows at a time (held or waited for); one more gets `-MAXLOCKS`.
     pub locks: usize,
-    /// Connections to Redis for locks: one for each user and database that has any; the locks of one more
-    /// get an error.
+    /// Connections to Redis for locks: one for each user and database with locks; the locks of one more get an
+    /// error.
     pub shared_connections: usize,
-    /// Requests that wait for one lock; one more gets `-MAXWAITERS`.
+    /// Requests waiting for one lock; one more gets `-MAXWAITERS`.
     pub waiters: usize,
-    /// Leases of `SESSION` bound to one client's connection; one more gets `-MAXSESSIONS`.
+    /// `SESSION` leases bound to one client's connection; one more gets `-MAXSESSIONS`.
     pub session_locks: usize,
-    /// Tokens that were released here and are remembered for the case that Redis brings them back;
-    /// about 200 bytes each, and the name of the lock.
+    /// Tokens released by this instance that it remembers in case Redis brings them back; about 200 bytes each,
+    /// plus the name of the lock.
     pub released_tokens: usize,
     /// Longest name of a lock, in bytes.
     pub key_bytes: usize,
@@ -85,12 +86,12 @@ pub struct Limits {
     pub kept_commands: usize,
     /// Bytes kept behind a waiting `LOCK`; then lockgate stops reading from that client.
     pub kept_bytes: usize,
-    /// Bytes on their way between one client and Redis, in each direction; then lockgate stops
-    /// reading on the other side.
+    /// Bytes in flight between one client and Redis, in each direction; then lockgate stops reading on the other
+    /// side.
     pub relay_bytes: usize,
-    /// Bytes of replies that clients have not read and that lockgate keeps beyond `relay_bytes`, of all clients
-    /// together; one client keeps a quarter of it at most. It keeps them only where what the client sent behind them
-    /// has to wait for them.
+    /// Bytes of replies that clients have not read and that lockgate keeps beyond `relay_bytes`, for all clients
+    /// together; one client keeps at most a quarter of it. lockgate keeps replies only where a command that the
+    /// client sent behind them has to wait for them.
     pub kept_reply_bytes: usize,
 }
 
@@ -114,12 +115,12 @@ impl Default for Limits {
     }
 }
 
-/// Least value of `limits.kept_bytes` and of `limits.relay_bytes`: a lock command must fit, beside
-/// another one that has come in part.
+/// Least value of `limits.kept_bytes` and of `limits.relay_bytes`: a lock command must fit beside another one that
+/// has arrived in part.
 pub const LEAST_BUFFER_BYTES: usize = 2 * LOCK_COMMAND_BYTES;
 
-/// Bytes of a lock command beside its key and its token: by so much at least `limits.lock_command_bytes`
-/// is more than both.
+/// Bytes of a lock command beside its key and its token: `limits.lock_command_bytes` exceeds the two by at least
+/// this.
 pub const OPTION_BYTES: usize = 1024;
 
 /// Least value of `limits.lock_command_bytes`.

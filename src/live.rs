@@ -1,5 +1,5 @@
-//! What of the configuration may change while the gate runs, and what each part of the gate looks at whenever
-//! it needs it. [`crate::reload`] changes it.
+//! The configuration that may change at run time, read by each component whenever it needs a value.
+//! [`crate::reload`] changes it.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -8,17 +8,17 @@ use std::{
 
 use crate::{config::Config, password::Current};
 
-/// The values that are in force now.
+/// The values in force.
 #[derive(Debug)]
 pub struct Live {
-    /// What clients have to say first, where they have to.
+    /// The password that clients have to give, where there is one.
     password: Option<Current>,
     clients: AtomicUsize,
     drain_ms: AtomicU64,
 }
 
 impl Live {
-    /// What a gate begins with.
+    /// Creates the values that an instance starts with.
     pub fn new(config: &Config) -> Self {
         let live = Self {
             password: config.password.clone().map(Current::from),
@@ -29,8 +29,8 @@ impl Live {
         live
     }
 
-    /// From now on that is in force. Whether there is a password at all stays as it was; who has given the
-    /// old one stays in.
+    /// Puts this configuration in force. Whether there is a password at all does not change; clients that gave the
+    /// old one stay authenticated.
     pub fn change(&self, config: &Config) {
         if let (Some(current), Some(new)) = (&self.password, &config.password) {
             current.change(new.clone());
@@ -40,17 +40,17 @@ impl Live {
         self.drain_ms.store(drain_ms, Ordering::Relaxed);
     }
 
-    /// The password that clients have to know; it changes with this.
+    /// Returns the password that clients have to give; it changes with this.
     pub fn password(&self) -> Option<&Current> {
         self.password.as_ref()
     }
 
-    /// Clients that may be connected at a time.
+    /// Returns the number of clients that may be connected at a time.
     pub fn most_clients(&self) -> usize {
         self.clients.load(Ordering::Relaxed)
     }
 
-    /// How long clients may take to be done at the end.
+    /// Returns how long clients may take to finish at shutdown.
     pub fn drain(&self) -> Duration {
         Duration::from_millis(self.drain_ms.load(Ordering::Relaxed))
     }

@@ -1,9 +1,9 @@
-//! The program: flags, environment and file become a checked [`Config`], which
-//! [`lockgate::run`] serves until SIGTERM or SIGINT. SIGHUP has the configuration read again; who says
-//! SIGTERM or SIGINT twice does not wait for clients to be done.
+//! The program: flags, environment and file become a checked [`Config`], which [`lockgate::run`] serves until
+//! SIGTERM or SIGINT. On SIGHUP the program reads the configuration again. A second SIGTERM or SIGINT exits without
+//! waiting for clients.
 //!
-//! A wrong configuration is one line on the standard error stream before anything listens. What the exit
-//! codes mean is in [`program::exit`].
+//! A wrong configuration prints one line to standard error before anything listens. [`program::exit`] defines the
+//! exit codes.
 
 use std::{
     cell::Cell,
@@ -41,7 +41,7 @@ use program::{
     service,
 };
 
-/// Signals that come within this time say one thing.
+/// Signals that arrive within this time count as one.
 const ONE_TIME: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
@@ -65,9 +65,9 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Serves until told to end.
+/// Serves until a signal ends it.
 fn serve(flags: Flags) -> Exit {
-    // First of all: later a file of ours might have the number of one.
+    // First of all: a file that this process opens later could get the number of a socket that was handed over.
     let sockets = service::sockets();
     let (mut config, said) = match Config::read(flags.clone(), std::env::vars_os()) {
         Ok(read) => read,
@@ -93,7 +93,7 @@ fn serve(flags: Flags) -> Exit {
     let reloader = Reloader::new(flags, began_with, log, orders);
     let served = runtime(config.threads).and_then(|runtime| {
         let served = runtime.block_on(run(config, sockets, inbox, reloader));
-        // A name that is still being looked up is not waited for.
+        // Does not wait for a name lookup that is still running.
         runtime.shutdown_background();
         served
     });
@@ -103,8 +103,8 @@ fn serve(flags: Flags) -> Exit {
     })
 }
 
-/// With one thread, clients are served in the order in which they were heard, as Redis does. (Of
-/// tokio's scheduler for several, each thread serves the one heard last first.)
+/// Builds the runtime. With one thread, clients are served in the order in which their bytes arrived, as in Redis.
+/// (In tokio's multi-threaded scheduler each thread serves the latest arrival first.)
 fn runtime(threads: usize) -> io::Result<Runtime> {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),
@@ -113,7 +113,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     builder.worker_threads(threads).enable_all().build()
 }
 
-/// Runs the gate as its operator says. Fails where the system has no signals for us.
+/// Runs lockgate and handles the operator's signals. Fails where the system refuses a signal handler.
 async fn run(
     config: Config,
     sockets: Sockets,
@@ -130,7 +130,7 @@ async fn run(
     };
     let drain = Cell::new(config.drain);
     let reload = async {
-        // What comes before is done when it listens.
+        // A SIGHUP that comes earlier takes effect once the instance listens.
         let Ok(status) = listens.await else {
             return pending::<Infallible>().await;
         };
@@ -145,7 +145,7 @@ async fn run(
     };
     let draining = Notify::new();
     let twice = async {
-        // Named first: what is not logged is not evaluated.
+        // Awaited outside the macro: a disabled log level does not evaluate its arguments.
         let signal = end.told().await;
         info!("{signal}: shutting down");
         service::stopping(drain.get());
@@ -168,7 +168,8 @@ async fn run(
     })
 }
 
-/// What is told to people and the service manager once clients can connect; `listening` gets the status.
+/// Builds the callback that informs people and the service manager once clients can connect; `listening` gets the
+/// status.
 fn ready(config: Config, listening: oneshot::Sender<String>) -> Ready {
     Box::new(move |listening_on| {
         let places: Vec<_> = listening_on
@@ -183,12 +184,12 @@ fn ready(config: Config, listening: oneshot::Sender<String>) -> Ready {
         );
         banner::show(&config, listening_on);
         service::ready(&status);
-        // Whoever does not wait for it does not listen.
+        // The receiver may be gone.
         let _ = listening.send(status);
     })
 }
 
-/// The signals that say so.
+/// The signals that end the program.
 struct ToldToEnd {
     terminate: Signal,
     interrupt: Signal,
@@ -202,7 +203,7 @@ impl ToldToEnd {
         })
     }
 
-    /// Returns when the next of them comes, with its name.
+    /// Waits for the next of these signals and returns its name.
     async fn told(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -210,8 +211,8 @@ impl ToldToEnd {
         }
     }
 
-    /// The same for another time: what comes at once is the same time once more, by a wrapper that passes on
-    /// what its whole group hears already (`timeout`, a shell).
+    /// Waits for another signal. Those within [`ONE_TIME`] repeat the first one: a wrapper (`timeout`, a shell)
+    /// passes on a signal that its whole process group already received.
     async fn told_again(&mut self) -> &'static str {
         let first = Instant::now();
         loop {

@@ -1,14 +1,14 @@
-//! What is measured, as Prometheus reads it (text format 0.0.4): `GET /metrics` on the admin address.
+//! Metrics in Prometheus's text format 0.0.4: `GET /metrics` on the admin address.
 //!
 //! - [`exposition`]: families of samples, and how they are written.
-//! - [`histogram`]: how often something took how long.
-//! - [`locks`], [`upstream`], [`relays`]: what is counted of locks, of what lockgate asks Redis, and of
-//!   what passes as it is.
-//! - [`process`]: what every process tells: its time, its memory, its files.
+//! - [`histogram`]: counts of durations.
+//! - [`locks`], [`upstream`], [`relays`]: the metrics of locks, of lockgate's own commands to Redis, and of relayed
+//!   traffic.
+//! - [`process`]: the metrics of any process: time, memory, files.
 //!
-//! Who does something counts it, by an atomic number of its own; nothing is computed before somebody
-//! asks. Names and units follow Prometheus's conventions: `_total` for what only grows, seconds and
-//! bytes. No lock's name, no user, token or address is a label: they are secret, and without bound.
+//! Each component counts its own work in atomic numbers; nothing is computed before a scrape. Names and units
+//! follow Prometheus's conventions: `_total` for counters, seconds and bytes. No lock's name, user, token or
+//! address is a label: they are secret, and unbounded.
 
 use std::sync::atomic::Ordering;
 
@@ -29,19 +29,19 @@ use upstream::UpstreamMetrics;
 /// The media type of [`text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Where it is counted.
+/// The sources of the metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured<'a> {
-    /// Of locks.
+    /// Metrics of locks.
     pub locks: &'a LockMetrics,
-    /// Of what lockgate asks Redis; none where locks live in this process.
+    /// Metrics of lockgate's own commands to Redis; none where locks live in this process.
     pub upstream: Option<&'a UpstreamMetrics>,
-    /// Of what passes between clients and Redis.
+    /// Metrics of the traffic between clients and Redis.
     pub relays: &'a RelayMetrics,
 }
 
 impl Measured<'_> {
-    /// All of it.
+    /// Returns all families.
     pub fn families(&self) -> Vec<Family> {
         let mut families = self.locks.families();
         families.extend(self.upstream.iter().flat_map(|it| it.families()));
@@ -49,7 +49,7 @@ impl Measured<'_> {
         families
     }
 
-    /// The same but for histograms, as fields of `INFO`: `lockgate_grants_free` for
+    /// Returns the families without histograms, as fields of `INFO`: `lockgate_grants_free` for
     /// `lockgate_grants_total{how="free"}`.
     pub fn fields(&self) -> Vec<(String, u64)> {
         let mut fields = Vec::new();
@@ -66,12 +66,12 @@ impl Measured<'_> {
     }
 }
 
-/// Everything that is measured.
+/// Returns all metrics as text.
 pub fn text(shared: &Shared) -> String {
     exposition::text(&families(shared))
 }
 
-/// The same, before it is written.
+/// Returns all metrics before they are written as text.
 pub fn families(shared: &Shared) -> Vec<Family> {
     let mut families = about(shared);
     families.extend(shared.measured().families());

@@ -1,4 +1,4 @@
-//! The gate's own password. Only its hash is kept, as Redis does: nothing can print what is not there.
+//! The instance's own password. lockgate keeps only its hash, as Redis does, so no output can contain it.
 
 use std::{
     fmt,
@@ -11,33 +11,34 @@ use subtle::ConstantTimeEq;
 /// Longest password, in bytes (Redis's own limit for `requirepass`).
 pub const PASSWORD_BYTES: usize = 512;
 
-/// A password that clients have to know.
+/// A password that clients have to give.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password([u8; SHA256_OUTPUT_LEN]);
 
 impl Password {
-    /// This one.
+    /// Creates a password; keeps only its hash.
     pub fn new(password: &[u8]) -> Self {
         Self(hash(password))
     }
 
-    /// Whether this is it; the time that takes tells nothing but how long it is.
+    /// Returns whether the given password is this one. The time that takes reveals only the given password's
+    /// length.
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.ct_eq(&hash(given)).into()
     }
 }
 
-/// The password that is in force now; copies change with it.
+/// The password in force; clones change with it.
 #[derive(Debug, Clone)]
 pub struct Current(Arc<RwLock<Password>>);
 
 impl Current {
-    /// Another one from now on.
+    /// Replaces the password.
     pub fn change(&self, password: Password) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = password;
     }
 
-    /// As [`Password::is`].
+    /// Returns whether the given password is the one in force, as [`Password::is`] does.
     pub fn is(&self, given: &[u8]) -> bool {
         let password = self.0.read().unwrap_or_else(PoisonError::into_inner);
         password.is(given)

@@ -1,7 +1,6 @@
-//! What is taken over while the gate runs, when its operator had the configuration read again (SIGHUP):
-//! the files of TLS, the password, and what [`Live`] holds. Who is connected stays connected; who comes
-//! after that meets the new ones. Where anything is wrong with the files of TLS, the old ones stay, and the
-//! log says what is wrong.
+//! Reloading at run time: on SIGHUP the program reads the configuration again, and the TLS files, the password and
+//! the values of [`Live`] change. Connected clients stay connected; later connections use the new values. Where a
+//! TLS file cannot be used, the old ones stay, and the log names the error.
 
 use std::{convert::Infallible, future::pending, sync::Arc};
 
@@ -17,7 +16,7 @@ use crate::{
     transport::tls::{TlsClient, TlsError, TlsServer},
 };
 
-/// The keys of the configuration that are taken over. `log` is the program's own.
+/// The configuration keys that a reload changes. The program itself handles `log`.
 pub const RELOADED: [&str; 12] = [
     "log",
     "drain",
@@ -33,34 +32,34 @@ pub const RELOADED: [&str; 12] = [
     "upstream.key",
 ];
 
-/// A configuration that was read again and found right.
+/// A configuration that was reloaded and checked.
 #[derive(Debug)]
 pub struct Order {
-    /// What is to be in force from now on, as far as it can be without a new start.
+    /// The configuration to put in force, as far as that needs no restart.
     pub config: Config,
-    /// Told when it is.
+    /// Notified once it is in force.
     pub done: oneshot::Sender<()>,
 }
 
-/// What can be changed.
+/// The values that a reload changes.
 #[derive(Debug, Clone)]
 pub struct Reload {
-    /// What clients are shown and have to show.
+    /// TLS towards clients: the certificate that they are shown, and the one that they have to show.
     pub clients: Option<Arc<TlsServer>>,
-    /// What Redis has to show and is shown.
+    /// TLS towards Redis: the certificate that Redis has to show, and the one that it is shown.
     pub upstream: Option<Arc<TlsClient>>,
-    /// The rest.
+    /// All other values.
     pub live: Arc<Live>,
 }
 
 impl Reload {
-    /// Does what is ordered, for ever.
+    /// Executes each order, forever.
     pub async fn whenever(self, mut orders: mpsc::Receiver<Order>) -> Infallible {
         while let Some(Order { config, done }) = orders.recv().await {
             let reload = self.clone();
-            // It waits for a disk. Nothing in it panics.
+            // Reading the files blocks. Nothing in it panics.
             let _ = spawn_blocking(move || reload.take_over(&config)).await;
-            // Whoever does not want to know is not told.
+            // The receiver may be gone.
             let _ = done.send(());
         }
         pending().await

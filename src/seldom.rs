@@ -1,18 +1,18 @@
-//! What a stranger can bring about as often as he likes has a bounded number of lines in the log each
-//! minute, or he fills the disk with it. The next line tells how many were left out; how often it
-//! happened at all, the counters tell.
+//! Rate limits for log lines that clients can trigger: each kind has a bounded number of lines per minute, so that
+//! clients cannot fill the disk with the log. The next line reports how many were left out; the counters report how
+//! often the event happened.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::clock;
 
-/// Over how long lines are counted.
+/// The window in which lines are counted, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
 
-/// One kind of line in the log.
+/// A log line with a rate limit.
 #[derive(Debug)]
 pub struct Seldom {
-    /// Within [`WINDOW_MS`].
+    /// Most lines within [`WINDOW_MS`].
     most: u64,
     window: Mutex<Window>,
 }
@@ -20,19 +20,19 @@ pub struct Seldom {
 #[derive(Debug, Default)]
 struct Window {
     began_ms: Option<u64>,
-    /// Lines there were, or would have been.
+    /// Lines in this window, written or left out.
     lines: u64,
     left_out: u64,
 }
 
 impl Seldom {
-    /// A line that is written so often in a minute.
+    /// Creates a line that is written at most `most` times per minute.
     pub fn new(most: u64) -> Self {
         let window = Mutex::default();
         Self { most, window }
     }
 
-    /// Whether to write one now; and then how many were left out since the last one.
+    /// Returns whether to write a line now, as the number of lines left out since the last one.
     pub fn is_due(&self) -> Option<u64> {
         self.is_due_at(clock::now().micros() / 1_000)
     }
@@ -52,8 +52,8 @@ impl Seldom {
     }
 }
 
-/// What means something only where it happens often: one line a minute at most, when it has happened so often in a
-/// minute.
+/// A log line about an event that matters only when it is frequent: at most one line per minute, when the event has
+/// happened `least` times in that minute.
 #[derive(Debug)]
 pub struct Often {
     least: u64,
@@ -61,13 +61,13 @@ pub struct Often {
 }
 
 impl Often {
-    /// Of what has to happen so often in a minute.
+    /// Creates a line for an event that has to happen `least` times in a minute.
     pub fn new(least: u64) -> Self {
         let window = Mutex::default();
         Self { least, window }
     }
 
-    /// It happened once more. Whether to write a line now.
+    /// Counts the event, and returns whether to write a line now.
     pub fn is_due(&self) -> bool {
         self.is_due_at(clock::now().micros() / 1_000)
     }

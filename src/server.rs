@@ -1,8 +1,7 @@
-//! Accepts clients, up to a limit, and drains them at the end.
+//! Accepts clients, up to a limit, and drains them at shutdown.
 //!
-//! A client counts from the moment when its connection is accepted: one that never ends its TLS handshake
-//! takes a place until its time is up, and no more than that. Who is not on this machine may have to be refused
-//! (`protected_mode`).
+//! A client counts from the moment its connection is accepted: one that never finishes its TLS handshake occupies a
+//! slot only until the handshake times out. Protected mode may refuse clients on other machines (`protected_mode`).
 
 use std::{
     future::{Future, poll_fn},
@@ -28,23 +27,24 @@ mod protected_mode;
 
 use protected_mode::ProtectedMode;
 
-/// How often to look whether the last questions were answered, at the end.
+/// Interval at which the shutdown checks whether the last store requests were answered.
 const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(1);
 
-/// How long a client may take to hear why it is not served.
+/// Bound on sending a refused client its error.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long to wait after the system had no socket for a client.
+/// Pause after the system failed to supply a socket for a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How the serving ended.
+/// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
-    /// How many clients were not done within `drain`, and were cut.
+    /// Clients that were not done within `drain` and were disconnected.
     pub cut: usize,
 }
 
-/// Serves clients until `shutdown` completes, then lets what runs finish, for as long as `drain` is then.
+/// Serves clients until `shutdown` completes, then lets in-flight commands finish, for at most the `drain` in force
+/// by then.
 pub async fn serve(
     listeners: Vec<Listener>,
     shared: Arc<Shared>,
@@ -61,11 +61,11 @@ pub async fn serve(
         clients = sessions.len(),
         "no new clients; those that are there may finish"
     );
-    // Without clients nobody listens.
+    // Fails only where no client is left to receive it.
     let _ = draining.send(true);
     let all_done = async {
         while sessions.join_next().await.is_some() {}
-        // What they left to be released is on its way.
+        // The releases that the clients left behind are in flight.
         while shared.gate.asking() > 0 {
             tokio::time::sleep(LOOK_FOR_ANSWERS).await;
         }
@@ -84,7 +84,7 @@ pub async fn serve(
     }
 }
 
-/// Accepts clients for ever.
+/// Accepts clients forever.
 async fn accept(
     listeners: &[Listener],
     shared: &Arc<Shared>,
@@ -99,10 +99,10 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = poll_fn(|cx| poll_accept(listeners, first, cx)) => accepted,
-            // A session that ended is forgotten at once, not when somebody else comes.
+            // Reaps a finished session at once, not only when the next client arrives.
             Some(_) = sessions.join_next() => continue,
         };
-        // Those who come in at one place do not keep out those at another.
+        // The clients of one listener do not keep out those of another.
         first = (first + 1) % listeners.len();
         let accepted = match accepted {
             Ok(accepted) => accepted,
@@ -139,13 +139,13 @@ async fn accept(
     }
 }
 
-/// What a client passes before it is served.
+/// The checks before a client is served.
 struct Entrance {
     protected_mode: ProtectedMode,
 }
 
 impl Entrance {
-    /// The connection of a client that may be served.
+    /// Returns the connection of a client that may be served.
     async fn admit(
         &self,
         shared: &Shared,
@@ -155,7 +155,7 @@ impl Entrance {
         if accepted.tls.is_none() && accepted.peer.is_local() {
             return Some(accepted.stream);
         }
-        // On the heap, or every client's task would keep the room that a handshake takes.
+        // On the heap: otherwise every client's task would keep the space that a handshake takes.
         let examined = Box::pin(self.examine(shared, accepted));
         tokio::select! {
             examined = examined => examined,
@@ -163,7 +163,7 @@ impl Entrance {
         }
     }
 
-    /// The handshake, and whether this one may come in from there.
+    /// Performs the handshake and applies protected mode.
     async fn examine(&self, shared: &Shared, accepted: Accepted) -> Option<Stream> {
         let peer = accepted.peer.clone();
         let tls = accepted.tls.as_ref();
@@ -189,7 +189,7 @@ impl Entrance {
     }
 }
 
-/// The next client, of any listener, beginning with the `first`.
+/// Polls every listener for the next client, beginning with the `first`.
 fn poll_accept(
     listeners: &[Listener],
     first: usize,
@@ -204,7 +204,7 @@ fn poll_accept(
     Poll::Pending
 }
 
-/// One client too many is told so. Before a handshake nothing can be told.
+/// Sends a client above the limit its error. Before a TLS handshake no error can be sent.
 fn refuse(accepted: &Accepted) {
     if accepted.tls.is_none() {
         let text = format!("-{MAX_CLIENTS}\r\n");
@@ -212,13 +212,13 @@ fn refuse(accepted: &Accepted) {
     }
 }
 
-/// An error, if the client takes it at once, and the end.
+/// Sends an error, if the client takes it in time, and closes the connection.
 async fn last_words(mut stream: Stream, error: &[u8]) {
     let text = [b"-", error, b"\r\n"].concat();
     let tell = async {
         stream.write_all(&text).await?;
         stream.shutdown().await
     };
-    // Whoever does not listen is not told.
+    // The client may not read it.
     let _ = tokio::time::timeout(LAST_WORDS_WITHIN, tell).await;
 }

@@ -1,20 +1,20 @@
-//! Names are whatever bytes a client chose. Shown to people, on a page or a terminal, they must be neither
-//! commands to the terminal, nor turn round the text beside them, nor look like another name.
+//! Names as people are shown them. A name is whatever bytes a client chose. On a page or a terminal it must neither
+//! act as a terminal command, nor reverse the text beside it, nor look like another name.
 
 use std::fmt::Write;
 
-/// These bytes as text: printable characters as they are, everything else as `\x1b` or `\u{202e}`, and
-/// `\` as `\\`, so that different bytes never look the same.
+/// Returns these bytes as text: printable characters as they are, everything else as `\x1b` or `\u{202e}`, and `\`
+/// as `\\`, so that different bytes never look the same.
 pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             match character {
-                // Of these only `escape_debug` thinks that they stand between quotes.
+                // `escape_debug` would escape them, as if they stood between quotes.
                 '"' | '\'' => text.push(character),
                 '\\' => text.push_str("\\\\"),
                 _ if character.is_ascii_control() => {
-                    // Writing into a string cannot fail.
+                    // Writing to a string cannot fail.
                     let _ = write!(text, "\\x{:02x}", u32::from(character));
                 }
                 _ => text.extend(character.escape_debug()),

@@ -1,7 +1,7 @@
-"""Pipelines through a plain socket, written whole before anything is read: plain_socket.py HOST PORT everything.
+"""Pipelines through a plain socket, written whole before it reads anything: plain_socket.py HOST PORT everything.
 
-As the programs of tests/clients: checks every byte of the replies, but those to INFO and COMMAND, and prints what each
-pipeline took, in seconds.
+Like the programs of tests/clients, it checks every byte of the replies, except those to INFO and COMMAND, and prints
+the duration of each pipeline in seconds.
 """
 
 import os

@@ -1,5 +1,5 @@
-//! One connection to the admin address, and its bounds: no request, however slow, and no reader, however
-//! lazy, keeps a place for ever.
+//! One connection to the admin address, and its bounds: no request, however slow, and no reader, however slow,
+//! keeps its slot forever.
 
 use std::{
     io,
@@ -20,26 +20,26 @@ use tokio::{
 
 use super::routes::Routes;
 
-/// Longest head of a request, in bytes; a longer one is refused with 431.
+/// Longest head of a request, in bytes; a longer one gets 431.
 const HEAD_BYTES: usize = 8 * 1024;
 
 /// Most headers of a request.
 const HEADERS: usize = 64;
 
-/// How long the head of the next request may take, counted from the end of the one before: so it bounds
-/// slow requests as well as connections that are kept open without any.
+/// How long the head of the next request may take, counted from the end of the previous one. This bounds slow
+/// requests as well as idle connections.
 const REQUEST_WITHIN: Duration = Duration::from_secs(20);
 
-/// What the system keeps for a reader that takes nothing, in bytes; Linux keeps twice as much.
+/// Send buffer for a reader that takes nothing, in bytes; Linux doubles it.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How long a reader may take nothing of what is written for it.
+/// How long a reader may take none of the bytes written for it.
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Serves one connection to its end.
 pub(super) async fn serve(stream: TcpStream, routes: Arc<Routes>) {
     let small = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
-    // A connection that takes no options is gone already.
+    // A connection that refuses options is gone already.
     if stream.set_nodelay(true).is_err() || small.is_err() {
         return;
     }
@@ -55,14 +55,14 @@ pub(super) async fn serve(stream: TcpStream, routes: Arc<Routes>) {
         .max_headers(HEADERS)
         .serve_connection(stream, service_fn(answer))
         .await;
-    // Whatever went wrong was the other side's doing, and it has been told where it can be.
+    // Any error was caused by the peer, which has been notified where possible.
     drop(served);
 }
 
-/// A socket whose other side has to go on reading.
+/// A socket whose peer has to go on reading.
 struct Impatient {
     stream: TcpStream,
-    /// When to give up; none where nothing waits to be written.
+    /// The deadline of a write; none where no write is pending.
     limit: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,5 +1,5 @@
-//! The last minutes in numbers: a sample a second, kept whether anybody looks or not, since an operator
-//! often opens the page after the incident. A sample is what was counted in its second.
+//! The last minutes in numbers: one sample a second, kept even while no reader is connected, since an operator
+//! often opens the page after the incident. A sample holds what was counted in its second.
 
 use std::{
     collections::VecDeque,
@@ -13,33 +13,33 @@ use crate::metrics::{
     histogram::Distribution,
 };
 
-/// Samples that are kept: ten minutes. Each takes some 80 bytes.
+/// Number of samples kept: ten minutes. Each takes some 80 bytes.
 const SAMPLES: usize = 600;
 
-/// What was counted since the start; none of what is not counted at all, as without a Redis.
+/// Totals since the start; none for a number that is not counted, as without a Redis.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counted {
     /// Locks granted.
     pub(super) grants: Option<u64>,
-    /// Commands that passed to Redis as they are.
+    /// Commands relayed to Redis.
     pub(super) relayed: Option<u64>,
-    /// Commands of lockgate's own.
+    /// lockgate's own commands to Redis.
     pub(super) asked: Option<u64>,
     waits: Option<Distribution>,
 }
 
-/// What happened in a second or so.
+/// The numbers of about one second.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     /// Milliseconds since 1970.
     at_ms: u64,
-    /// By the second.
+    /// Rates per second.
     grants: Option<f64>,
     relayed: Option<f64>,
     asked: Option<f64>,
-    /// At its end.
+    /// At the end of the second.
     waiters: usize,
-    /// Of the grants in it, in milliseconds.
+    /// Of the grants in the second, in milliseconds.
     median_wait_ms: Option<f64>,
     p99_wait_ms: Option<f64>,
 }
@@ -78,7 +78,7 @@ impl Counted {
 }
 
 impl History {
-    /// One more second is over.
+    /// Adds the sample of the second that has ended.
     pub(super) fn add(&mut self, counted: Counted, waiters: usize) {
         let now = Instant::now();
         if let Some((since, before)) = self.before.replace((now, counted.clone())) {
@@ -104,19 +104,19 @@ impl History {
         }
     }
 
-    /// All of them, the oldest first.
+    /// Returns all samples, the oldest first.
     pub(super) fn all(&self) -> Value {
         self.samples.iter().map(Sample::json).collect()
     }
 
-    /// The latest one.
+    /// Returns the latest sample.
     pub(super) fn latest(&self) -> Value {
         self.samples.back().map_or(Value::Null, Sample::json)
     }
 }
 
 impl Sample {
-    /// As the page reads it, in this order: a list is shorter than names.
+    /// Returns the sample in the order in which the page reads it: a list is shorter than an object.
     fn json(&self) -> Value {
         let short = |number: Option<f64>| number.map(|number| (number * 10.0).round() / 10.0);
         json!([
@@ -131,13 +131,13 @@ impl Sample {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub(super) fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// What was counted between; none where nothing was.
+/// Returns what was counted in between; none where nothing was.
 fn difference(now: &Distribution, before: &Distribution) -> Option<Distribution> {
     let counts = now.counts.iter().zip(&before.counts);
     let between = Distribution {
@@ -150,8 +150,8 @@ fn difference(now: &Distribution, before: &Distribution) -> Option<Distribution>
     (between.count() > 0).then_some(between)
 }
 
-/// The time that this part of all stayed below, in milliseconds: within its range as if all times in it were
-/// spread evenly, as Prometheus has it; of those beyond the last range, the end of that.
+/// Returns a quantile of these times, in milliseconds. Within a range the times count as evenly spread, as in
+/// Prometheus; times beyond the last range count as its end.
 fn quantile_ms(times: &Distribution, part: f64) -> f64 {
     let rank = part * times.count() as f64;
     let (mut below, mut from) = (0.0, 0);
@@ -203,7 +203,7 @@ mod tests {
         history.add(counted(1_000), 0);
         assert_eq!(history.latest(), Value::Null, "a second has a beginning");
         for second in 1..=SAMPLES as u64 + 10 {
-            // However short this second is here, nothing was granted in it.
+            // However short this second is here, it had no grants.
             history.add(counted(1_000), second as usize);
         }
         let samples = history.all();

@@ -1,24 +1,24 @@
-//! Which names a browser may know the admin address by.
+//! The host names by which a browser may reach the admin address.
 //!
-//! There is no password, so a browser's own rules are what keeps a stranger's page from reading this one:
-//! to a browser two pages are of one origin where their *names* are the same. A stranger whose name leads
-//! first to his own server and then to this address (DNS rebinding) passes that. But the name he came by
-//! stands in the `Host` of the request. So what shows names and addresses of clients is shown only under
-//! an IP address, `localhost`, or a name that the operator has listed (`admin.hosts`).
+//! There is no password, so only the browser's same-origin policy keeps another site's page from reading this one.
+//! To a browser two pages are of one origin where their *names* are the same. An attacker defeats that with a name
+//! that resolves first to the attacker's server and then to this address (DNS rebinding). But that name stands in
+//! the `Host` of the request. So lockgate shows names and addresses of clients only under an IP address,
+//! `localhost`, or a name that the operator has listed (`admin.hosts`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The names listed.
+/// The listed names.
 #[derive(Debug)]
 pub(super) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// Names in lower case.
+    /// Creates the list from names in lower case.
     pub(super) fn new(listed: Vec<String>) -> Self {
         Self(listed)
     }
 
-    /// Whether a request may come under this `Host`. One without any comes from no browser.
+    /// Returns whether a request may have this `Host`. A request without one comes from no browser.
     pub(super) fn allow(&self, host: Option<&str>) -> bool {
         let Some(host) = host else { return true };
         if let Some((address, port)) = host.strip_prefix('[').and_then(|host| host.split_once(']'))
@@ -27,7 +27,7 @@ impl Hosts {
             return ends && address.parse::<Ipv6Addr>().is_ok();
         }
         let name = host.split_once(':').map_or(host, |(name, _port)| name);
-        // The root of all names may be written or not.
+        // The final dot, the DNS root, is optional.
         let name = name.strip_suffix('.').unwrap_or(name);
         name.parse::<Ipv4Addr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")

@@ -1,24 +1,24 @@
-//! The admin address: an operator, or a program on an operator's behalf, looks in over HTTP. Off unless
-//! the configuration names an address (`admin.listen`).
+//! The admin address: an HTTP interface for operators and their tools. Off unless the configuration names an
+//! address (`admin.listen`).
 //!
-//! | route | answers |
+//! | route | response |
 //! | --- | --- |
-//! | `GET /healthz` | 200 as long as the process serves |
-//! | `GET /readyz` | 200 when Redis can be reached and answers, and the gate takes clients; else 503 and why |
-//! | `GET /` | the page: what is held and awaited now, and the last minutes |
-//! | `GET /events` | what the page shows, once a second, as server-sent events |
-//! | `GET /metrics` | what is [measured](crate::metrics), for Prometheus |
+//! | `GET /healthz` | 200 while the process serves |
+//! | `GET /readyz` | 200 when Redis replies and the instance accepts clients; else 503 and the reason |
+//! | `GET /` | the page: the locks that are held and awaited now, and the last minutes |
+//! | `GET /events` | the data of the page, once a second, as server-sent events |
+//! | `GET /metrics` | the [metrics](crate::metrics), for Prometheus |
 //!
-//! It is read-only, asks nobody for a password, and never shows a token.
+//! It is read-only, requires no password, and never shows a token.
 //!
-//! Nothing that happens here may matter to clients, so it has a thread and a runtime of its own: a flood
-//! of requests costs what the system gives to one thread more, and a panic ends one connection. Every
-//! connection, request and write has a bound: the constants of [`connection`].
+//! Nothing here may affect clients, so the admin address has a thread and a runtime of its own: a flood of requests
+//! costs what the system gives to one more thread, and a panic ends one connection. Every connection, request and
+//! write has a bound: the constants of [`connection`].
 //!
 //! - [`connection`]: one connection, and the bounds of all of them.
-//! - [`routes`]: what is answered to which request.
-//! - [`readers`]: those who look at the page, and what they are told; [`history`]: the last minutes.
-//! - [`readiness`]: whether Redis answers, asked once for all who want to know.
+//! - [`routes`]: the response to each request.
+//! - [`readers`]: the readers of the page, and their events; [`history`]: the last minutes.
+//! - [`readiness`]: whether Redis replies, probed once for all requests.
 
 use std::{
     io,
@@ -52,47 +52,47 @@ use readers::Watch;
 use readiness::Readiness;
 use routes::Routes;
 
-/// How long to wait after the system had no socket for a connection.
+/// Pause after the system failed to supply a socket for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is looked at.
+/// What the admin address shows.
 pub struct Subject {
-    /// Where clients wait for locks.
+    /// The gate in which clients wait for locks.
     pub gate: Arc<Gate>,
-    /// Everything that is measured.
+    /// Returns all metrics.
     pub families: Box<dyn Fn() -> Vec<Family> + Send + Sync>,
-    /// How many clients are connected now.
+    /// Returns the number of connected clients.
     pub clients: Box<dyn Fn() -> usize + Send + Sync>,
-    /// How many may be.
+    /// Returns the number of clients that may be connected.
     pub max_clients: Box<dyn Fn() -> usize + Send + Sync>,
-    /// Where Redis is; none where locks live in this process.
+    /// Address of Redis; none where locks live in this process.
     pub upstream: Option<String>,
-    /// When the gate started.
+    /// When the instance started.
     pub started: Time,
-    /// Names of this address beside its IP addresses and `localhost`, in lower case.
+    /// Host names of this address beside its IP addresses and `localhost`, in lower case.
     pub hosts: Vec<String>,
 }
 
-/// How far the gate is with its life.
+/// The stage of the instance's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Serving,
-    /// No new clients; those who are there are let finish.
+    /// New clients are refused; connected ones may finish.
     Draining,
     Over,
 }
 
-/// The admin address, while it is served. Dropped, it ends.
+/// The admin address while it is served. Dropping it ends that.
 #[derive(Debug)]
 pub struct Admin {
     stage: watch::Sender<Stage>,
-    /// Nothing is ever sent: it closes when the thread is done.
+    /// Receives nothing: it closes when the thread is done.
     done: oneshot::Receiver<()>,
 }
 
 impl Admin {
-    /// Serves this address from now on. Where the system has no thread for it, the log says so, and
-    /// clients are served without.
+    /// Starts to serve this address. Where the system has no thread for it, the log says so, and clients are served
+    /// without it.
     pub fn start(listener: StdListener, subject: Subject) -> Self {
         let (stage, watch) = watch::channel(Stage::Serving);
         let (running, done) = oneshot::channel();
@@ -109,20 +109,20 @@ impl Admin {
         Self { stage, done }
     }
 
-    /// The gate shuts down: it is not ready any more.
+    /// Marks the instance as shutting down, and so as not ready.
     pub fn drain(&self) {
         self.stage.send_replace(Stage::Draining);
     }
 
-    /// Ends it; returns when nothing listens any more.
+    /// Ends the admin address; returns once it is closed.
     pub async fn end(self) {
         self.stage.send_replace(Stage::Over);
-        // Closed without a message: that is the end.
+        // Closes without a message when the thread is done.
         let _ = self.done.await;
     }
 }
 
-/// Whether only this machine can reach the address.
+/// Returns whether only this machine can reach the address.
 pub fn is_private(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -143,23 +143,23 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
         });
         tokio::spawn(Arc::clone(&watch).go_on());
         tokio::spawn(async move {
-            // Where the sender is gone, so is everything.
+            // Fails only where the sender is gone, which ends the readers, too.
             let _ = draining.wait_for(|stage| *stage >= Stage::Draining).await;
             watch.end();
         });
         tokio::select! {
             () = accept(&listener, &routes, &gate) => {}
-            // The sender is gone where the gate is.
+            // Fails only where the sender is gone, with the instance.
             _ = over.wait_for(|stage| *stage == Stage::Over) => {}
         }
         Ok(())
     });
-    // Connections that are still open end; a name that is being looked up is not waited for.
+    // Ends open connections, and does not wait for a name lookup that is still running.
     runtime.shutdown_background();
     served
 }
 
-/// Accepts connections for ever. One too many is closed.
+/// Accepts connections forever. Closes a connection above the limit.
 async fn accept(listener: &TcpListener, routes: &Arc<Routes>, gate: &Gate) {
     let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
     let untold = Seldom::new(1);

@@ -1,6 +1,6 @@
-//! Those who look at the page, and what they are told: once a second, the same for all of them together.
-//! While nobody looks nothing is looked at but counters; while somebody does, the locks are ([`Gate::view`](crate::gate::Gate::view)),
-//! and Redis is asked whether it answers.
+//! The readers of the page, and their events: one event a second, the same for all of them. Without readers only
+//! the counters are read; with readers also the locks ([`Gate::view`](crate::gate::Gate::view)), and Redis is
+//! probed.
 
 use std::{
     sync::{
@@ -28,25 +28,25 @@ use crate::{
     shown::shown,
 };
 
-/// How often it is looked.
+/// Interval between events.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Streams of events at a time; one more is refused.
+/// Event streams at a time; one more is refused.
 const STREAMS: usize = 16;
 
-/// Events on their way to one reader, the history among them; one who has not taken so many is let go.
+/// Events queued for one reader, the history among them; a reader that exceeds this is disconnected.
 const EVENTS: usize = 4;
 
-/// Locks that are shown.
+/// Number of locks shown.
 const LOCKS: usize = 20;
 
-/// Of those who wait for a lock, so many are shown.
+/// Number of waiters shown for each lock.
 const WAITERS: usize = 10;
 
-/// Of a longer name, so many bytes are shown.
+/// Bytes shown of a longer name.
 const NAME_BYTES: usize = 256;
 
-/// What is seen, and by whom.
+/// The source of the events, and its readers.
 pub(super) struct Watch {
     subject: Subject,
     readiness: Arc<Readiness>,
@@ -57,14 +57,14 @@ pub(super) struct Watch {
     asking: AtomicBool,
 }
 
-/// One stream of events. Dropped, its place is free.
+/// One stream of events. Dropping it frees its slot.
 #[derive(Debug)]
 pub(super) struct Events {
     pub(super) next: mpsc::Receiver<Bytes>,
     _place: OwnedSemaphorePermit,
 }
 
-/// What Redis said last, and since when it says so.
+/// The latest state of Redis, and since when it has lasted.
 #[derive(Debug, Default)]
 struct Upstream(Option<(Ready, Instant)>);
 
@@ -81,12 +81,12 @@ impl Watch {
         }
     }
 
-    /// One more reader, who gets the history at once. None where there are as many as may be.
+    /// Adds a reader, which gets the history at once. None: there are [`STREAMS`] already.
     pub(super) fn read(&self) -> Option<Events> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let (reader, next) = mpsc::channel(EVENTS);
         let history = locked(&self.history).all();
-        // A browser that lost the connection tries again after so many milliseconds.
+        // A browser that lost the connection retries after this many milliseconds.
         let first = format!("retry: 1000\n{}", event("history", &history));
         let _ = reader.try_send(first.into());
         locked(&self.readers).push(reader);
@@ -96,17 +96,17 @@ impl Watch {
         })
     }
 
-    /// Everything that is measured.
+    /// Returns all metrics.
     pub(super) fn families(&self) -> Vec<Family> {
         (self.subject.families)()
     }
 
-    /// Everybody is let go.
+    /// Disconnects all readers.
     pub(super) fn end(&self) {
         locked(&self.readers).clear();
     }
 
-    /// Looks once a second, for ever.
+    /// Takes a sample and sends an event once a second, forever.
     pub(super) async fn go_on(self: Arc<Self>) {
         let mut seconds = interval(EVERY);
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -123,12 +123,12 @@ impl Watch {
             Arc::clone(&self).ask_upstream();
             let state = self.state(&counted);
             let event = Bytes::from(event("state", &state));
-            // Who does not take it in time has to come again.
+            // A reader that is too slow has to reconnect.
             locked(&self.readers).retain(|reader| reader.try_send(event.clone()).is_ok());
         }
     }
 
-    /// Redis may take longer than a second to say nothing.
+    /// Probes Redis in a task of its own: a probe may take longer than a second.
     fn ask_upstream(self: Arc<Self>) {
         if !self.asking.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
@@ -173,7 +173,7 @@ impl Watch {
 impl Upstream {
     fn says(&mut self, ready: Ready) {
         match &self.0 {
-            // Why it does not answer may change while it does not.
+            // The reason may change while Redis stays down.
             Some((before, since)) if before.is_ok() == ready.is_ok() => {
                 self.0 = Some((ready, *since));
             }
@@ -203,7 +203,7 @@ fn lock(busy: &Busy) -> Value {
     let key = &busy.name.key;
     let start = key.get(..NAME_BYTES).unwrap_or(key);
     let mut lock = json!({
-        // More than a number of JavaScript holds.
+        // As text, since a JavaScript number cannot hold it.
         "id": format!("{:016x}", busy.id),
         "database": busy.name.database,
         "name": shown(start),
@@ -244,12 +244,12 @@ fn client(label: &Label) -> Value {
     })
 }
 
-/// As a browser reads it: JSON has no line breaks.
+/// Returns a server-sent event. JSON has no line breaks.
 fn event(name: &str, data: &Value) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
 
 fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind it is whole at any time.
+    // The data behind the lock is consistent at any time.
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
-//! Whether Redis answers. However many want to know, Redis is asked once a second at most, and one who
-//! asks while it is being asked waits for that answer. It comes even where nobody waits for it any more: who is
-//! impatient and asks again finds it.
+//! Whether Redis replies. However many requests ask, Redis is probed at most once a second; a request during a
+//! probe waits for its result. A probe finishes even where no request waits for it any more: a client that gave up
+//! and asks again finds the result.
 
 use std::{
     sync::Arc,
@@ -11,13 +11,13 @@ use tokio::sync::Mutex;
 
 use crate::gate::Gate;
 
-/// How long an answer counts.
+/// How long a result counts.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// Why not, in one line.
+/// Whether Redis replies; the error is the reason, in one line.
 pub(super) type Ready = Result<(), Arc<str>>;
 
-/// What is known of it.
+/// The latest probe.
 pub(super) struct Readiness {
     gate: Arc<Gate>,
     latest: Arc<Mutex<Option<(Instant, Ready)>>>,
@@ -29,9 +29,9 @@ impl Readiness {
         Self { gate, latest }
     }
 
-    /// Whether the store answers: now, or less than a second ago.
+    /// Returns whether the store replies, or replied less than a second ago.
     pub(super) async fn ask(&self) -> Ready {
-        // Held while it is asked: the others wait for the answer.
+        // Held during the probe: other requests wait for its result.
         let mut latest = Arc::clone(&self.latest).lock_owned().await;
         if let Some((when, ready)) = &*latest
             && when.elapsed() < FRESH_FOR

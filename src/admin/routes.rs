@@ -1,4 +1,4 @@
-//! What is answered to which request.
+//! The response to each request.
 
 use std::{
     convert::Infallible,
@@ -26,7 +26,7 @@ use crate::metrics::{CONTENT_TYPE, exposition};
 const TEXT: &str = "text/plain; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
 
-/// With every answer: a browser is to do nothing with it but show it, to nobody else, and to keep none.
+/// Headers of every response: a browser may only show it, to no other site, and must not store it.
 const ALWAYS: [(HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),
     (
@@ -43,7 +43,7 @@ const ALWAYS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// What answers need.
+/// What the responses need.
 pub(super) struct Routes {
     pub(super) readiness: Arc<Readiness>,
     pub(super) hosts: Hosts,
@@ -51,14 +51,14 @@ pub(super) struct Routes {
     pub(super) stage: watch::Receiver<Stage>,
 }
 
-/// What is behind a path.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Health,
     Ready,
     Metrics,
     Events,
-    /// A file of the page: its type, and what is in it.
+    /// A file of the page: its media type, and its content.
     File(&'static str, &'static str),
 }
 
@@ -82,7 +82,7 @@ impl Route {
 }
 
 impl Routes {
-    /// The answer to a request, whose body nobody reads.
+    /// Returns the response to a request. Ignores the request's body.
     pub(super) async fn answer(&self, request: &Request<Incoming>) -> Response<Answer> {
         let Some(route) = Route::of(request.uri().path()) else {
             return text(StatusCode::NOT_FOUND, "nothing is here\n");
@@ -133,10 +133,10 @@ impl Routes {
     }
 }
 
-/// The name that a request came by.
+/// Returns the host name in a request.
 fn host(request: &Request<Incoming>) -> Option<&str> {
     let host = request.headers().get(header::HOST)?;
-    // What is no text is no name either.
+    // A header that is not text names no host.
     Some(host.to_str().unwrap_or_default())
 }
 
@@ -155,12 +155,12 @@ fn answer(status: StatusCode, kind: &'static str, body: Answer) -> Response<Answ
     answer
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// All of it, until it is taken.
+    /// The whole body, until it is taken.
     Whole(Option<Bytes>),
-    /// One piece after the other.
+    /// A stream of events.
     Events(Events),
 }
 

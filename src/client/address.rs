@@ -1,10 +1,9 @@
-//! Where Redis is, and how the connections of clients to it are opened.
+//! The address of Redis, and the opening of clients' connections to it.
 //!
-//! Thousands of clients may come at once (this gate was restarted, or an application behind it), and each
-//! wants its connection. Redis's queue for those that it has not accepted yet is short (`tcp-backlog`, 511),
-//! and what does not fit is dropped by the system without a word, to be tried again a second later. So
-//! only some connect at a time, each tries more than once in the time it has, and all others wait their
-//! turn for as long as anybody gets through.
+//! Thousands of clients may connect at once after a restart of this instance or of an application, and each
+//! needs a connection to Redis. Redis's accept queue is short (`tcp-backlog`, 511): the system silently drops
+//! what does not fit and retries a second later. So only a few connections open at a time, each tries more
+//! than once within its time limit, and the others wait for as long as any connection gets through.
 
 use std::{
     io,
@@ -26,23 +25,23 @@ use crate::{
     transport::{endpoint::Endpoint, stream::Stream},
 };
 
-/// How often a connection is tried within the time it has.
+/// Attempts to open a connection within its time limit.
 const TRIES: u32 = 4;
 
-/// Where Redis is.
+/// The address of Redis.
 #[derive(Debug)]
 pub struct Address {
-    /// Its place.
+    /// The endpoint.
     pub endpoint: Arc<Endpoint>,
-    /// How long connecting may take.
+    /// Longest time for opening a connection.
     connect_timeout: Duration,
     turns: Semaphore,
-    /// Connections opened so far.
+    /// Number of connections opened so far.
     opened: AtomicU64,
 }
 
 impl Address {
-    /// A Redis there; connecting to it may take so long.
+    /// Creates the address of the Redis at `endpoint`; opening a connection may take `connect_timeout`.
     pub fn new(endpoint: Arc<Endpoint>, connect_timeout: Duration) -> Self {
         Self {
             endpoint,
@@ -69,7 +68,7 @@ impl Address {
         Err(timed_out())
     }
 
-    /// Waits for its turn as long as others get through.
+    /// Waits for its turn as long as other connections get through.
     async fn turn(&self) -> io::Result<SemaphorePermit<'_>> {
         let mut turn = pin!(self.turns.acquire());
         loop {

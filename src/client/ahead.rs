@@ -1,11 +1,11 @@
-//! A look at what a client sent behind a `LOCK` that waits.
+//! A scan of the commands that a client sent behind a waiting `LOCK`.
 //!
-//! It is kept, not run. But a client that shares one connection between tasks would lock itself
-//! out: the `UNLOCK` of the task that holds stands behind the `LOCK` of the task that waits. So an
-//! `UNLOCK` or `RELOCK` with only lock commands before it, none of them with its own key and token,
-//! overtakes. Ordinary commands may not be overtaken, they belong to the critical section; an
-//! `UNLOCK` behind one can only come when the `LOCK` is answered, and if its token holds the very
-//! lock, that is a deadlock, which the queue is told of.
+//! The session keeps these commands and does not run them. But a client that shares one connection between
+//! tasks would then lock itself out: the `UNLOCK` of the holding task stands behind the `LOCK` of the waiting
+//! task. So an `UNLOCK` or `RELOCK` overtakes if only lock commands stand before it and none of them names
+//! its key and token. Nothing overtakes ordinary commands: they belong to the critical section. An `UNLOCK`
+//! behind one can run only after the `LOCK` is answered. If its token holds the same lock, that is a
+//! deadlock, and the queue is notified.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -22,22 +22,22 @@ use crate::{
     resp::{RequestScanner, Step, arguments},
 };
 
-/// What was seen of the commands behind the one that waits, in their order. Nothing, for nearly
-/// every client at nearly every time, and then it takes no memory.
+/// The kept commands behind the waiting one, in their order. Empty, and without memory, for nearly every
+/// client at nearly every time.
 #[derive(Debug, Default)]
 pub(super) struct Ahead(Option<Box<Behind>>);
 
 #[derive(Debug, Default)]
 struct Behind {
     scanner: RequestScanner,
-    /// Bytes of the inbox looked at.
+    /// Bytes of the inbox that were scanned.
     seen: usize,
-    /// Bytes of the inbox before the command being looked at.
+    /// Bytes of the inbox before the command being scanned.
     frame_at: usize,
     commands: VecDeque<Kept>,
-    /// What follows cannot be told before what stands here has run.
+    /// Later commands cannot be interpreted before the kept ones have run.
     opaque: bool,
-    /// Kept `UNLOCK`s and `RELOCK`s that did not overtake. Where there is none, nothing is judged.
+    /// Kept `UNLOCK`s and `RELOCK`s that did not overtake. At zero, nothing is judged.
     returns: usize,
     judged: Judged,
     hasher: RandomState,
@@ -46,44 +46,44 @@ struct Behind {
 /// One kept command.
 #[derive(Debug)]
 enum Kept {
-    /// It goes to Redis.
+    /// A command for Redis.
     Ordinary,
-    /// It is a lock command.
+    /// A lock command.
     Lock {
-        /// What it wants. None: it is wrong, and its error comes when its turn does.
+        /// The parsed command. `None`: it is invalid, and gets its error in its turn.
         command: Option<Command>,
-        /// The hash of the lock and the token it is about, where it names both.
+        /// The hash of its lock and token, where it names both.
         own: Option<u64>,
-        /// It overtook; its reply waits for its turn.
+        /// The pending reply of a command that overtook. It is written in its turn.
         started: Option<Box<Pending>>,
     },
 }
 
-/// Which commands may overtake the one that waits is decided once for each, however many come: what
-/// stands before a command changes only when the one that waits does.
+/// The decisions on which commands may overtake. Each is made once, however many commands arrive: the
+/// commands before it change only when the waiting one does.
 #[derive(Debug, Default)]
 struct Judged {
-    /// So many of the kept commands.
+    /// Number of kept commands judged.
     count: usize,
-    /// What the one that waits and those of the kept ones are about that did not overtake, by their
-    /// hashes (which are keyed, and of 64 bits: two that are equal by chance only keep each other's order).
+    /// Hashes of the lock and token of the waiting command and of those judged commands that did not
+    /// overtake. The hashes are keyed and have 64 bits: a collision only preserves the order of two commands.
     own: HashSet<u64>,
-    /// An ordinary command is among them.
+    /// An ordinary command is among the judged ones.
     ordinary: bool,
 }
 
 impl Ahead {
-    /// Commands kept, as far as they were looked at.
+    /// Returns the number of kept commands scanned.
     pub(super) fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |behind| behind.commands.len())
     }
 
-    /// Nothing is kept.
+    /// Returns whether no command is kept.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Looks at what is new in the inbox. Returns whether there was any whole command.
+    /// Scans the new bytes in the inbox. Returns whether they contained a whole command.
     pub(super) fn look(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
         if inbox.is_empty() {
             return false;
@@ -91,8 +91,8 @@ impl Ahead {
         self.0.get_or_insert_default().look(inbox, bounds, most)
     }
 
-    /// Starts what may overtake the `LOCK` of `key` with `token` that waits, and tells of each
-    /// `UNLOCK` of that very lock that may not. `anew` where it waits since now.
+    /// Starts the commands that may overtake the waiting `LOCK` of `key` with `token`, and calls `tell` for
+    /// each `UNLOCK` of the same lock that may not. `anew`: this `LOCK` has just begun to wait.
     pub(super) fn overtake(
         &mut self,
         key: &Bytes,
@@ -109,7 +109,8 @@ impl Ahead {
         }
     }
 
-    /// The client's next command, of so many bytes, has its turn: the reply on its way, if it overtook.
+    /// Advances to the client's next command, which has `frame_bytes` bytes. Returns its pending reply if it
+    /// overtook.
     pub(super) fn turn(&mut self, frame_bytes: usize) -> Option<Pending> {
         let behind = self.0.as_mut()?;
         let kept = behind.commands.pop_front();
@@ -131,7 +132,7 @@ impl Ahead {
         started
     }
 
-    /// So many bytes that were no command left the inbox.
+    /// Records that bytes without a command left the inbox.
     pub(super) fn passed_blank(&mut self, bytes: usize) {
         match &mut self.0 {
             Some(behind) if !behind.commands.is_empty() => behind.passed(bytes),
@@ -139,9 +140,10 @@ impl Ahead {
         }
     }
 
-    /// Gives `run` every `UNLOCK` in the inbox that did not overtake; for a client that is served no
-    /// longer. Those in a transaction that never was are not lock commands, and those behind a command that never
-    /// was, by which they would mean another lock or another user, mean nothing.
+    /// Calls `run` for every `UNLOCK` in the inbox that did not overtake, when lockgate stops serving the
+    /// client. Skips those inside a transaction, which are not lock commands. Stops at a command that changes
+    /// the meaning of what follows: it never runs, and the `UNLOCK`s behind it would have meant another lock
+    /// or another user.
     pub(super) fn each_unlock(
         &self,
         inbox: &Bytes,
@@ -201,7 +203,7 @@ impl Behind {
                     self.frame_at = self.seen;
                     self.keep(frame, bounds);
                 }
-                // It gets its error when its turn comes.
+                // The client gets this error in its turn.
                 Err(_) => self.opaque = true,
             }
         }
@@ -263,7 +265,7 @@ impl Behind {
                     tell(its_token);
                 }
             }
-            // What overtook goes first at the gate, too.
+            // A command that overtook is first at the gate, too.
             if started.is_none() {
                 judged.own.insert(own);
             }
@@ -271,7 +273,7 @@ impl Behind {
         judged.count = self.commands.len();
     }
 
-    /// So many bytes left the inbox.
+    /// Records that bytes left the inbox.
     fn passed(&mut self, bytes: usize) {
         self.seen = self.seen.saturating_sub(bytes);
         self.frame_at = self.frame_at.saturating_sub(bytes);
@@ -280,7 +282,7 @@ impl Behind {
 }
 
 impl Kept {
-    /// It is an `UNLOCK` or `RELOCK`.
+    /// Returns whether it is an `UNLOCK` or `RELOCK`.
     fn returns(&self) -> bool {
         let Self::Lock { command, .. } = self else {
             return false;
@@ -292,7 +294,7 @@ impl Kept {
     }
 }
 
-/// What the frame of a lock command wants. None: it is wrong.
+/// Parses the frame of a lock command. `None`: it is invalid.
 fn command_of(frame: &Bytes, bounds: &Bounds) -> Option<Command> {
     if frame.len() > bounds.command_bytes {
         return None;
@@ -301,7 +303,7 @@ fn command_of(frame: &Bytes, bounds: &Bounds) -> Option<Command> {
     parse(&arguments, bounds).ok()
 }
 
-/// The lock and the token that a command is about.
+/// Returns the lock and the token that a command names.
 fn whose(command: &Command) -> Option<(&Bytes, &Token)> {
     match command {
         Command::Lock { key, token, .. } => token.as_ref().map(|token| (key, token)),
@@ -310,7 +312,7 @@ fn whose(command: &Command) -> Option<(&Bytes, &Token)> {
     }
 }
 
-/// Commands after which the same bytes may mean something else.
+/// Returns whether the same bytes may mean something else after this command.
 fn changes_what_follows(name: &[u8]) -> bool {
     matches!(
         name,

@@ -1,20 +1,18 @@
-//! Adds what lives here to what Redis says of itself: the lock commands to the replies of
-//! `COMMAND`, `COMMAND COUNT|LIST|INFO|DOCS|GETKEYS|GETKEYSANDFLAGS`, a section to that of `INFO`.
-//! So redis-cli completes and explains `LOCK`, and client libraries know where its key stands.
+//! Adds lockgate's commands to Redis's replies: the lock commands to `COMMAND` and
+//! `COMMAND COUNT|LIST|INFO|DOCS|GETKEYS|GETKEYSANDFLAGS`, a section to `INFO`. So redis-cli completes and
+//! explains `LOCK`, and client libraries find its key.
 //!
-//! The request passes as it is; what of it matters for the reply is kept as an [`Amendment`] until
-//! the reply comes, which an [`Amender`] changes while it streams: nothing is kept of it but the
-//! beginnings of lines, and every byte that is not lockgate's own is Redis's.
+//! The request passes unchanged. The part of it that matters for the reply is kept as an [`Amendment`]. An
+//! [`Amender`] then changes the reply while it streams: it buffers only the beginnings of lines, and every
+//! byte that lockgate did not add is Redis's own.
 //!
-//! Redis's reply passes unchanged where it is not what was asked for (an error), in a transaction
-//! (the reply to `EXEC`), in scripts, and where the request is so long that what is kept of it would
-//! be (longer than [`LOCK_COMMAND_BYTES`](crate::limits::LOCK_COMMAND_BYTES), or for more than
-//! [`AMENDED_ENTRIES`]).
+//! Redis's reply passes unchanged where it is an error, in a transaction (in the reply to `EXEC`) and in
+//! scripts. It also passes unchanged where the request is too long to be kept: longer than
+//! [`LOCK_COMMAND_BYTES`](crate::limits::LOCK_COMMAND_BYTES), or for more than [`AMENDED_ENTRIES`] entries.
 //!
-//! Should Redis, or a module, have a command of one of these names, then not that one runs here but
-//! lockgate's, so that is the one to tell of: what Redis says of its own is replaced where it
-//! stands. A list of all commands then has ours once more at its end, since its length is told
-//! before it is known what is in it.
+//! If Redis or a module has a command of the same name, lockgate's command runs instead. So lockgate's entry
+//! replaces that of Redis in place. A list of all commands then contains lockgate's entry a second time at
+//! its end, since the length of the list precedes its elements.
 
 use bytes::Bytes;
 
@@ -31,44 +29,44 @@ mod tests;
 
 pub use amender::Amender;
 
-/// What is to be done to the reply to one command.
+/// The change to the reply to one command.
 #[derive(Debug, Clone)]
 pub enum Amendment {
-    /// `COMMAND`, and `COMMAND INFO` without names: all entries are added.
+    /// `COMMAND`, and `COMMAND INFO` without names: adds all entries.
     Entries,
-    /// `COMMAND COUNT`: their number is.
+    /// `COMMAND COUNT`: adds the number of entries.
     Count,
-    /// `COMMAND LIST`: these names are.
+    /// `COMMAND LIST`: adds these names.
     Names(Vec<&'static Entry>),
-    /// `COMMAND INFO` with so many names: these are ours, in the order of their places.
+    /// `COMMAND INFO` with names: replaces the entries of lockgate's commands, in the order of their places.
     Places {
-        /// All names asked for.
+        /// Number of names in the request.
         names: usize,
-        /// Each of ours with its place among them, from 0 on.
+        /// lockgate's entries, each with its place among the names, from 0 on.
         ours: Vec<(usize, &'static Entry)>,
     },
-    /// `COMMAND DOCS`: these explanations are added.
+    /// `COMMAND DOCS`: adds these explanations.
     Docs(Vec<&'static Entry>),
-    /// `COMMAND GETKEYS` and `COMMAND GETKEYSANDFLAGS` of a lock command: answered here.
+    /// `COMMAND GETKEYS` and `COMMAND GETKEYSANDFLAGS` of a lock command: replaces the reply.
     Key {
         /// The lock command.
         entry: &'static Entry,
-        /// Its key; none where the number of its arguments is wrong.
+        /// Its key; `None` where the number of its arguments is wrong.
         key: Option<Bytes>,
-        /// What is done with the key is told, too.
+        /// Whether the reply includes the flags of the key.
         flags: bool,
     },
-    /// `INFO`: a section is added.
+    /// `INFO`: adds a section.
     Section,
 }
 
-/// Whether the reply to a command of this name, in upper case, may be one to amend.
+/// Returns whether the reply to a command of this name, in upper case, may need an amendment.
 pub fn is_amended(name: &[u8]) -> bool {
     matches!(name, b"COMMAND" | b"INFO")
 }
 
 impl Amendment {
-    /// What the reply to this command needs; none where it passes unchanged.
+    /// Returns the amendment of the reply to this command; `None` where the reply passes unchanged.
     pub fn of(arguments: &[Bytes]) -> Option<Self> {
         let (name, rest) = arguments.split_first()?;
         let amendment = if name.eq_ignore_ascii_case(b"COMMAND") {
@@ -114,13 +112,13 @@ impl Amendment {
         let key = rest.first().filter(|_| entry.takes(rest.len() + 1));
         Some(Self::Key {
             entry,
-            // A copy, or all of the request would be kept.
+            // A slice would keep the whole request in memory.
             key: key.map(|key| Bytes::copy_from_slice(key)),
             flags,
         })
     }
 
-    /// How much it keeps, and at most adds to a reply, in entries.
+    /// Returns how many entries it keeps, and adds to a reply at most.
     pub fn weight(&self) -> usize {
         match self {
             Self::Count | Self::Section => 1,

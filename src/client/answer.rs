@@ -1,4 +1,4 @@
-//! The replies to lock commands, in the words and the protocol of the client.
+//! The replies to lock commands, in the client's protocol.
 
 use bytes::{Bytes, BytesMut};
 
@@ -9,7 +9,7 @@ use crate::{
     resp::{Protocol, Writer},
 };
 
-/// `LOCK`, `TRYLOCK`: granted.
+/// Writes the reply to a granted `LOCK` or `TRYLOCK`.
 pub(super) fn granted(out: &mut BytesMut, protocol: Protocol, grant: &Grant) {
     let mut writer = Writer::new(out, protocol);
     if let Some(fence) = grant.fence() {
@@ -21,34 +21,34 @@ pub(super) fn granted(out: &mut BytesMut, protocol: Protocol, grant: &Grant) {
     }
 }
 
-/// `LOCK`, `TRYLOCK`: not granted.
+/// Writes the reply to a `LOCK` or `TRYLOCK` that was not granted.
 pub(super) fn nil(out: &mut BytesMut, protocol: Protocol) {
     Writer::new(out, protocol).null();
 }
 
-/// `UNLOCK`, `RELOCK`: whether the token held the lock.
+/// Writes the reply to `UNLOCK` or `RELOCK`: whether the token held the lock.
 pub(super) fn number(out: &mut BytesMut, protocol: Protocol, number: i64) {
     Writer::new(out, protocol).integer(number);
 }
 
-/// An error, without the leading `-`.
+/// Writes an error; `text` has no leading `-`.
 pub(super) fn error(out: &mut BytesMut, protocol: Protocol, text: &str) {
     Writer::new(out, protocol).error(text);
 }
 
-/// The error of a refused request.
+/// Writes the error of a refused request.
 pub(super) fn refusal(out: &mut BytesMut, protocol: Protocol, refusal: &Refusal) {
     Writer::new(out, protocol).error(error::refusal(refusal));
 }
 
-/// `LOCKS`: names.
+/// Writes the reply to `LOCKS`: names.
 pub(super) fn locks(out: &mut BytesMut, protocol: Protocol, names: &[Bytes]) {
     let mut writer = Writer::new(out, protocol);
     writer.array(names.len());
     names.iter().for_each(|name| writer.bulk(name));
 }
 
-/// `LOCKINFO`: a map. Never a token.
+/// Writes the reply to `LOCKINFO`: a map. It never contains a token.
 pub(super) fn info(out: &mut BytesMut, protocol: Protocol, info: Result<Info, Bytes>) {
     let mut writer = Writer::new(out, protocol);
     let info = match info {

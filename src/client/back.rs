@@ -1,5 +1,5 @@
-//! What stands behind a client: its own connection to Redis, or, where there is no Redis, the few
-//! ordinary commands that are answered here.
+//! The backend of a client: its own connection to Redis, or, without an upstream, the few ordinary commands
+//! that lockgate implements.
 
 use std::{sync::Arc, task::Context};
 
@@ -22,16 +22,17 @@ use crate::{
     transport::stream::Stream,
 };
 
-/// What stands behind a client.
+/// The backend of one client.
 pub(super) enum Back {
     Relay(Box<Relay>),
     Local(Box<Local>),
 }
 
-/// Spends what `CLIENT CACHING` left for the next command, which lockgate runs itself.
+/// Spends the effect of a `CLIENT CACHING` whose next command is a lock command, which Redis never sees.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// To wait would be in vain: only the client's `EXEC` makes it fewer.
+/// Returns an error once a transaction has queued too many commands. Waiting would not help: only the
+/// client's own `EXEC` ends the transaction.
 fn is_not_endless(state: &State) -> Result<(), Uncountable> {
     if state.queued() > QUEUED_COMMANDS {
         return Err(Uncountable::Endless);
@@ -39,7 +40,7 @@ fn is_not_endless(state: &State) -> Result<(), Uncountable> {
     Ok(())
 }
 
-/// A command of this name may say who the client is.
+/// Returns whether a command of this name may state the client's identity.
 pub(super) fn is_login(name: &[u8]) -> bool {
     matches!(name, b"AUTH" | b"HELLO")
 }
@@ -49,7 +50,7 @@ impl Back {
         match &shared.upstream {
             Some(address) => Self::Relay(Box::new(Relay::new(Arc::clone(address)))),
             None => {
-                // Who comes over a Unix socket is at its file, as is what it connected to.
+                // Over a Unix socket both addresses are the path of the socket.
                 let here = stream.local_address();
                 let here = here.map_or_else(|| peer.to_owned(), |address| address.to_string());
                 Self::Local(Box::new(Local::new(id, peer, here, clock::now())))
@@ -57,17 +58,18 @@ impl Back {
         }
     }
 
-    /// Commands pass as they come, without being read whole.
+    /// Returns whether commands pass as they arrive, without being read whole.
     pub(super) fn streams(&self) -> bool {
         matches!(self, Self::Relay(_))
     }
 
-    /// What passes can be counted no longer, and means nothing to lockgate.
+    /// Returns whether the connection is a plain pipe: lockgate can no longer count its replies and does not
+    /// interpret its bytes.
     pub(super) fn is_plain_pipe(&self) -> bool {
         matches!(self, Self::Relay(relay) if relay.state.uncountable())
     }
 
-    /// The client has authenticated.
+    /// Returns whether the client has authenticated.
     pub(super) fn is_authenticated(&self) -> bool {
         match self {
             Self::Relay(relay) => relay.state.authenticated(),
@@ -75,7 +77,7 @@ impl Back {
         }
     }
 
-    /// What the guard handed on was answered, where there is no Redis.
+    /// Records the login or the `RESET` that the guard forwarded to the local backend.
     pub(super) fn entered(&mut self, command: &[Bytes]) {
         if let Self::Local(local) = self {
             let leaves = command
@@ -85,12 +87,12 @@ impl Back {
         }
     }
 
-    /// There was something to send.
+    /// Returns whether anything was sent to Redis.
     pub(super) fn is_used(&self) -> bool {
         matches!(self, Self::Relay(relay) if relay.is_used())
     }
 
-    /// Everything before was answered: a lock command may have its turn.
+    /// Returns whether every earlier command was answered, so that a lock command may start.
     pub(super) fn is_settled(&self) -> bool {
         match self {
             Self::Relay(relay) => relay.is_settled(),
@@ -98,7 +100,7 @@ impl Back {
         }
     }
 
-    /// Messages may come at any time.
+    /// Returns whether messages may arrive at any time.
     pub(super) fn is_subscribed(&self) -> bool {
         match self {
             Self::Relay(relay) => relay.state.subscriptions() > 0 || relay.state.uncountable(),
@@ -106,7 +108,7 @@ impl Back {
         }
     }
 
-    /// Nothing that Redis says has been passed on in part.
+    /// Returns whether no reply or message has been forwarded in part.
     pub(super) fn is_between_replies(&self) -> bool {
         match self {
             Self::Relay(relay) => relay.is_between_replies(),
@@ -114,7 +116,7 @@ impl Back {
         }
     }
 
-    /// Nothing more will come from it.
+    /// Returns whether the backend sends nothing more.
     pub(super) fn is_over(&self) -> bool {
         match self {
             Self::Relay(relay) => relay.is_over(),
@@ -122,12 +124,12 @@ impl Back {
         }
     }
 
-    /// It closed the connection.
+    /// Returns whether Redis closed the connection.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self, Self::Relay(relay) if relay.has_ended())
     }
 
-    /// Bytes on their way to it.
+    /// Returns the number of bytes on their way to Redis.
     pub(super) fn backlog(&self) -> usize {
         match self {
             Self::Relay(relay) => relay.backlog(),
@@ -135,7 +137,7 @@ impl Back {
         }
     }
 
-    /// It may be sent more commands. Where not, replies have to come first.
+    /// Returns whether the backend takes more commands. If not, replies have to arrive first.
     pub(super) fn has_room(&self) -> bool {
         match self {
             Self::Relay(relay) => {
@@ -146,7 +148,8 @@ impl Back {
         }
     }
 
-    /// It has run a command for this client. Where a password is needed, the client has given it.
+    /// Returns whether the backend has run a command for this client. Where Redis requires a password, the
+    /// client has then given it.
     pub(super) fn has_served(&self) -> bool {
         match self {
             Self::Relay(relay) => relay.state.has_served(),
@@ -154,7 +157,7 @@ impl Back {
         }
     }
 
-    /// The protocol that the client speaks.
+    /// Returns the client's protocol.
     pub(super) fn protocol(&self) -> Protocol {
         match self {
             Self::Relay(relay) => relay.state.protocol(),
@@ -162,7 +165,7 @@ impl Back {
         }
     }
 
-    /// The database of the connection.
+    /// Returns the selected database.
     pub(super) fn database(&self) -> u32 {
         match self {
             Self::Relay(relay) => relay.state.database(),
@@ -170,7 +173,7 @@ impl Back {
         }
     }
 
-    /// It answers lock commands itself: inside `MULTI`, and in RESP2's subscribed mode.
+    /// Returns whether Redis answers lock commands itself: inside `MULTI`, and in RESP2's subscribed mode.
     pub(super) fn takes_lock_commands(&self) -> bool {
         match self {
             Self::Relay(relay) => relay.state.in_transaction() || relay.state.subscribed(),
@@ -178,7 +181,7 @@ impl Back {
         }
     }
 
-    /// Whatever is owed yet, a lock command means now what it will mean then.
+    /// Returns whether no reply still owed changes the meaning of a lock command.
     pub(super) fn changes_nothing(&self) -> bool {
         match self {
             Self::Relay(relay) => relay.state.changes_nothing(),
@@ -186,8 +189,8 @@ impl Back {
         }
     }
 
-    /// A lock command has its turn: what the command before it left for the next one is spent.
-    /// Whether it gets no reply (`CLIENT REPLY OFF` or `SKIP`).
+    /// Starts a lock command: spends what the previous command left for the next one. Returns whether the
+    /// lock command gets no reply (`CLIENT REPLY OFF` or `SKIP`).
     pub(super) fn silences(&mut self) -> bool {
         match self {
             Self::Relay(relay) => {
@@ -201,7 +204,7 @@ impl Back {
         }
     }
 
-    /// What to send in the place of the command that has just been read whole.
+    /// Returns what to send in place of the command that was just read whole.
     pub(super) fn stand_in(&self, command: &RequestScanner) -> Option<&'static [u8]> {
         match self {
             Self::Relay(_) => State::stand_in(command),
@@ -209,8 +212,8 @@ impl Back {
         }
     }
 
-    /// The command may have to wait for its turn, or be replaced, or its reply be amended; so it is
-    /// read whole first.
+    /// Returns whether the command must be read whole: it may have to wait for its turn, or be replaced, or
+    /// have its reply amended.
     pub(super) fn keeps(&self, name: &[u8]) -> bool {
         let may_end_counting = matches!(
             name,
@@ -220,12 +223,13 @@ impl Back {
             && (name == b"CLIENT" || is_login(name) || may_end_counting || amend::is_amended(name))
     }
 
-    /// What comes back after this command may be no replies any more.
+    /// Returns whether Redis may stop sending countable replies after this command.
     pub(super) fn may_become_pipe(&self, command: &RequestScanner) -> bool {
         matches!(self, Self::Relay(_)) && State::may_end_counting(command)
     }
 
-    /// Such a command has its turn: what was hidden so far Redis keeps back itself from now on.
+    /// Prepares for such a command: Redis itself suppresses from now on the replies that lockgate has hidden
+    /// so far.
     pub(super) fn stop_hiding(&mut self) {
         if let Self::Relay(relay) = self
             && let Some(silence) = relay.state.silences_for_good()
@@ -237,7 +241,7 @@ impl Back {
     /// Returns the user that the client claims to be, and how often that has changed.
     ///
     /// # Errors
-    /// It is not known: the error for the client, without the leading `-`.
+    /// The identity is unknown: the error for the client, without the leading `-`.
     pub(super) fn identity(&self) -> Result<(&Identity, u64), &'static str> {
         let Self::Relay(relay) = self else {
             return Ok((&Identity::Anonymous, 0));
@@ -256,7 +260,7 @@ impl Back {
         }
     }
 
-    /// The first `count` bytes of the inbox go to Redis.
+    /// Sends the first `count` bytes of the inbox to Redis.
     pub(super) fn pass_on(&mut self, inbox: &mut BytesMut, count: usize) {
         match self {
             Self::Relay(relay) => relay.pass_on(inbox, count),
@@ -264,7 +268,7 @@ impl Back {
         }
     }
 
-    /// A command goes to Redis whole; the scanner has just read its end.
+    /// Records a command that goes to Redis whole; the scanner has just read its end.
     pub(super) fn sent(&mut self, command: &RequestScanner) -> Result<(), Uncountable> {
         match self {
             Self::Relay(relay) => {
@@ -276,8 +280,8 @@ impl Back {
         }
     }
 
-    /// As [`sent`](Self::sent), for a command that [`is_login`], with what it says of who the client is, and of
-    /// how it is called.
+    /// As [`sent`](Self::sent), for a command that [`is_login`]: `who` states the client's identity, `called`
+    /// its name.
     pub(super) fn sent_login(
         &mut self,
         command: &RequestScanner,
@@ -293,8 +297,7 @@ impl Back {
         }
     }
 
-    /// As [`sent`](Self::sent), for a command that may say something of the client itself, with its
-    /// arguments.
+    /// As [`sent`](Self::sent), for a command whose arguments may name the client or its library.
     pub(super) fn sent_naming(
         &mut self,
         command: &RequestScanner,
@@ -310,7 +313,7 @@ impl Back {
         }
     }
 
-    /// What the client said of itself.
+    /// Returns the client's name and library, as stated by the client.
     pub(super) fn said(&self) -> Said<'_> {
         match self {
             Self::Relay(relay) => relay.state.said(),
@@ -318,7 +321,7 @@ impl Back {
         }
     }
 
-    /// As [`sent`](Self::sent); and the reply is to be amended.
+    /// As [`sent`](Self::sent), for a command whose reply is to be amended.
     pub(super) fn sent_amended(&mut self, amendment: Amendment) {
         if let Self::Relay(relay) = self {
             relay.count_commands(1);
@@ -326,7 +329,7 @@ impl Back {
         }
     }
 
-    /// So many commands go to Redis whole, one at least, whose names are all such that
+    /// Records `count` commands, at least one, that go to Redis whole and whose names all satisfy
     /// [`is_plain`](super::state::is_plain).
     pub(super) fn sent_plain(&mut self, count: usize) {
         if let Self::Relay(relay) = self {
@@ -335,22 +338,21 @@ impl Back {
         }
     }
 
-    /// A frame without a command goes to Redis.
+    /// Records a frame without a command that goes to Redis.
     pub(super) fn sent_blank(&mut self) {
         if let Self::Relay(relay) = self {
             relay.state.sent_blank();
         }
     }
 
-    /// Something that the client did not send goes to Redis.
+    /// Sends Redis bytes that the client did not send.
     pub(super) fn pass_on_own(&mut self, bytes: &[u8]) {
         if let Self::Relay(relay) = self {
             relay.pass_on_own(bytes);
         }
     }
 
-    /// Answers an ordinary command where there is no Redis. Returns whether the client is to be
-    /// closed.
+    /// Answers an ordinary command without Redis. Returns whether to close the client.
     pub(super) fn answer(
         &mut self,
         arguments: &[Bytes],
@@ -363,7 +365,7 @@ impl Back {
         }
     }
 
-    /// The open connection to Redis, on which ordinary commands pass as they are read.
+    /// Returns the open connection to Redis, on which ordinary commands pass as they are read.
     pub(super) fn pipe(&mut self) -> Option<&mut Pipe> {
         match self {
             Self::Relay(relay) => relay.pipe(),
@@ -371,26 +373,26 @@ impl Back {
         }
     }
 
-    /// Nothing more goes to Redis.
+    /// Closes the sending side of the connection to Redis.
     pub(super) fn close_writing(&mut self) {
         if let Self::Relay(relay) = self {
             relay.close_writing();
         }
     }
 
-    /// Something is to be sent to it.
+    /// Returns whether bytes wait to be sent to Redis.
     pub(super) fn is_due(&self) -> bool {
         matches!(self, Self::Relay(relay) if relay.is_due())
     }
 
-    /// Sends what it takes.
+    /// Sends as much as Redis takes.
     pub(super) fn flush(&mut self, cx: &mut Context<'_>) {
         if let Self::Relay(relay) = self {
             relay.flush(cx);
         }
     }
 
-    /// What passed to it and back since this was called last.
+    /// Returns the traffic since the previous call.
     pub(super) fn take_traffic(&mut self) -> Traffic {
         match self {
             Self::Relay(relay) => relay.take_traffic(),
@@ -398,7 +400,8 @@ impl Back {
         }
     }
 
-    /// Opens, and reads where it `reads`; what comes goes to `client`. Returns whether anything did.
+    /// Opens the connection, and reads from it if `reads`; forwards to `client`. Returns whether anything was
+    /// read.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,9 +1,9 @@
-//! The memory that clients share for replies that they have not read yet.
+//! The memory that clients share for replies they have not read.
 //!
-//! A client that writes a whole pipeline before it reads would hang at a lock command in its middle: the command
-//! runs when every reply before it has arrived, and they can arrive only if something keeps them. lockgate does,
-//! within a budget that all clients share (`limits.kept_reply_bytes`) and of which one client takes a quarter at
-//! most, so that no number of clients exhausts the machine and no single client the budget.
+//! A client that writes a whole pipeline before it reads would hang at a lock command in its middle: the
+//! command runs when every reply before it has arrived, and they can arrive only if something keeps them.
+//! lockgate keeps them within a budget that all clients share (`limits.kept_reply_bytes`). One client takes a
+//! quarter of it at most. So no number of clients exhausts the machine, and no single client the budget.
 
 use std::sync::{
     Arc,
@@ -12,7 +12,7 @@ use std::sync::{
 
 use crate::limits::KEPT_REPLY_SHARES;
 
-/// The bytes that all clients together may keep.
+/// The budget of all clients together.
 #[derive(Debug)]
 pub struct Budget {
     most: usize,
@@ -26,7 +26,7 @@ impl Budget {
         Self { most, taken }
     }
 
-    /// The bytes that clients have taken.
+    /// Returns the bytes that clients have taken.
     pub fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
@@ -41,7 +41,7 @@ impl Budget {
     }
 }
 
-/// One client's part of the budget. Dropped, it goes back.
+/// One client's part of the budget. Dropping it returns the bytes.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
@@ -53,12 +53,13 @@ impl Share {
         Self { budget, bytes: 0 }
     }
 
-    /// The bytes of this client.
+    /// Returns the bytes of this client.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes more bytes for one client. Returns false where that client, or all of them, have reached their bound.
+    /// Takes more bytes for this client. Returns false where the client, or all clients together, would
+    /// exceed their bound.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let is_fair = self.bytes + bytes <= self.budget.most / KEPT_REPLY_SHARES;
         let grows = is_fair && self.budget.take(bytes);
@@ -68,7 +69,7 @@ impl Share {
         grows
     }
 
-    /// Gives back what exceeds this number of bytes.
+    /// Returns the bytes beyond `bytes` to the budget.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         if self.bytes > bytes {
             let less = self.bytes - bytes;

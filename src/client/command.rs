@@ -1,11 +1,11 @@
-//! The lock commands: from the arguments that a client sent to what it wants. Pure.
+//! Parses the arguments of a lock command. Pure.
 //!
-//! The grammar is that of docs/commands.md. Where Redis has the same mistake, the error
-//! has Redis's words, so that client libraries and people recognise it; and mistakes are looked
-//! for in Redis's order: number of arguments, syntax, numbers, ranges.
+//! docs/commands.md describes the grammar. Where Redis has the same error, lockgate uses Redis's words, so
+//! that client libraries and operators recognise it. Errors are checked in Redis's order: number of
+//! arguments, syntax, numbers, ranges.
 //!
-//! Keys and tokens are copied out of the arguments: those are slices of a read buffer, which a
-//! request that waits for hours would otherwise keep in memory whole.
+//! Keys and tokens are copied out of the arguments. Those are slices of a read buffer, and a request that
+//! waits for hours would keep the whole buffer in memory.
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -30,7 +30,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The lock command of this name, in any case. Every command of every client is asked about,
+    /// Returns the lock command of this name, in any case. The session checks every command of every client,
     /// so length and first byte rule out nearly all others.
     pub fn of(name: &[u8]) -> Option<Self> {
         let verb = match (name.len(), name.first()?.to_ascii_lowercase()) {
@@ -46,7 +46,7 @@ impl Verb {
             .then_some(verb)
     }
 
-    /// The name in lower case, as Redis has it in errors and in `COMMAND`.
+    /// Returns the name in lower case, as Redis writes it in errors and in `COMMAND`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lock => "lock",
@@ -59,28 +59,28 @@ impl Verb {
     }
 }
 
-/// A command of this name, in upper case, is the beginning of an HTTP request: of one that a browser was made
-/// to send here by somebody else, most likely. Redis drops whoever sends it, and so does lockgate.
+/// Returns whether a command of this name, in upper case, begins an HTTP request, which most likely a browser
+/// sends on behalf of another site. Redis drops such a client, and so does lockgate.
 pub fn is_cross_protocol(name: &[u8]) -> bool {
     matches!(name, b"POST" | b"HOST:")
 }
 
-/// What a lock command asks for. Printing one shows no token.
+/// A parsed lock command. Printing one shows no token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// `LOCK` and `TRYLOCK`.
     Lock {
         /// The name of the lock.
         key: Bytes,
-        /// The token to hold it with, of 1 to `token_bytes` bytes; none: one is to be made.
+        /// The token to hold it with, of 1 to `token_bytes` bytes. `None`: lockgate generates one.
         token: Option<Token>,
-        /// The lease in milliseconds, within floor and ceiling; none: the default.
+        /// The lease in milliseconds, between the minimum and the maximum. `None`: the default.
         lease_ms: Option<u64>,
-        /// How long to wait, in milliseconds, at least 1; none: forever. None for `TRYLOCK`.
+        /// Longest wait in milliseconds, at least 1. `None`: no limit, or a `TRYLOCK`.
         wait_ms: Option<u64>,
-        /// `TRYLOCK`: not to wait at all.
+        /// `TRYLOCK`: does not wait.
         try_only: bool,
-        /// The reply is to tell a fence.
+        /// The reply includes a fence.
         fence: bool,
         /// The lease is bound to the connection.
         session: bool,
@@ -89,16 +89,16 @@ pub enum Command {
     Relock {
         /// The name of the lock.
         key: Bytes,
-        /// What should hold it: any bytes, even such as can be no token (then it does not).
+        /// The token that should hold it: any bytes. One that is no valid token holds nothing.
         token: Token,
-        /// The lease in milliseconds, within floor and ceiling; none: the default.
+        /// The lease in milliseconds, between the minimum and the maximum. `None`: the default.
         lease_ms: Option<u64>,
     },
     /// `UNLOCK`.
     Unlock {
         /// The name of the lock.
         key: Bytes,
-        /// What should hold it: any bytes, even such as can be no token (then it does not).
+        /// The token that should hold it: any bytes. One that is no valid token holds nothing.
         token: Token,
     },
     /// `LOCKINFO`.
@@ -108,21 +108,21 @@ pub enum Command {
     },
     /// `LOCKS`.
     Locks {
-        /// Only names that match this pattern (see [`glob`](super::glob)).
+        /// The pattern that names have to match (see [`glob`](super::glob)).
         pattern: Option<Bytes>,
-        /// At most so many names, at least 1.
+        /// Most names in the reply, at least 1.
         count: Option<usize>,
     },
 }
 
-/// The bounds that a lock command is held to.
+/// The bounds on lock commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Longest name of a lock, in bytes.
     pub key_bytes: usize,
     /// Longest token, in bytes.
     pub token_bytes: usize,
-    /// Longest frame, in bytes: a longer one is refused unread.
+    /// Longest frame, in bytes. A longer one is refused unread.
     pub command_bytes: usize,
     /// Shortest lease, in milliseconds.
     pub min_lease_ms: u64,
@@ -130,8 +130,7 @@ pub struct Bounds {
     pub max_lease_ms: u64,
 }
 
-/// What is wrong with a lock command. It shows as the error that the client gets, without the
-/// leading `-`.
+/// The error in a lock command. It displays as the client's error, without the leading `-`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CommandError {
     /// The first argument is not the name of a lock command.
@@ -140,36 +139,36 @@ pub enum CommandError {
     /// Too few arguments, or too many.
     #[error("ERR wrong number of arguments for '{}' command", .0.name())]
     WrongArity(Verb),
-    /// An option that there is not, twice, without its value, or beside one that excludes it.
+    /// An unknown option, a repeated one, one without its value, or one that excludes another.
     #[error("ERR syntax error")]
     Syntax,
-    /// Not a whole number, or beyond 64 bits.
+    /// Not an integer, or beyond 64 bits.
     #[error("ERR value is not an integer or out of range")]
     NotAnInteger,
-    /// A lease of nothing or less, below the floor or above the ceiling.
+    /// A lease of zero or less, below the minimum or above the maximum.
     #[error("ERR invalid expire time in '{}' command", .0.name())]
     InvalidExpire(Verb),
-    /// `WAIT` below zero.
+    /// A negative `WAIT`.
     #[error("ERR timeout is negative")]
     NegativeWait,
-    /// A token to lock with that is empty or too long.
+    /// A token for `LOCK` or `TRYLOCK` that is empty or too long.
     #[error("ERR TOKEN must have 1 to {most} bytes")]
     TokenSize {
-        /// Most bytes of a token.
+        /// Longest token, in bytes.
         most: usize,
     },
     /// The name of the lock is too long.
     #[error("ERR lock name is longer than {most} bytes (limits.key_bytes)")]
     KeyTooLong {
-        /// Most bytes of a name.
+        /// Longest name, in bytes.
         most: usize,
     },
 }
 
-/// Reads a lock command: its name and all that follows.
+/// Parses a lock command: its name and its arguments.
 ///
 /// # Errors
-/// What is wrong with it, in the client's words; nothing has happened then.
+/// The error in the command, in the client's words. Nothing has happened then.
 pub fn parse(arguments: &[Bytes], bounds: &Bounds) -> Result<Command, CommandError> {
     let (name, rest) = arguments
         .split_first()
@@ -203,8 +202,8 @@ pub fn parse(arguments: &[Bytes], bounds: &Bounds) -> Result<Command, CommandErr
     }
 }
 
-/// A whole number exactly as Redis reads one (`string2ll`): decimal, 64 bits, no `+`, no space,
-/// no leading zero, no `-0`.
+/// Parses an integer exactly as Redis does (`string2ll`): decimal, 64 bits, no `+`, no space, no leading
+/// zero, no `-0`.
 pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     match digits {
@@ -267,7 +266,7 @@ enum Unit {
     Seconds,
 }
 
-/// The options of one command as they were written, their values not looked at yet.
+/// The options of one command, with their values not parsed yet.
 #[derive(Default)]
 struct Options<'a> {
     token: Option<&'a Bytes>,
@@ -280,7 +279,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Sorts the words after the fixed arguments of `verb`.
+    /// Sorts the words after the fixed arguments of `verb` into options.
     fn read(verb: Verb, words: &'a [Bytes]) -> Result<Self, CommandError> {
         let locks = matches!(verb, Verb::Lock | Verb::TryLock);
         let leases = locks || verb == Verb::Relock;
@@ -340,7 +339,7 @@ impl<'a> Options<'a> {
         Ok((wait_ms > 0).then_some(wait_ms))
     }
 
-    /// As `SCAN` reads its `COUNT`: nothing or less is a syntax error.
+    /// Parses `COUNT` as `SCAN` does: zero or less is a syntax error.
     fn count(&self) -> Result<Option<usize>, CommandError> {
         let Some(text) = self.count else {
             return Ok(None);
@@ -353,7 +352,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Fills what is filled at most once, with a value that must be there.
+/// Fills an option that may occur once, with a value that must be present.
 fn once<T>(slot: &mut Option<T>, value: Option<T>) -> Result<(), CommandError> {
     if slot.is_some() || value.is_none() {
         return Err(CommandError::Syntax);

@@ -1,22 +1,22 @@
-//! Redis's patterns (`KEYS`, `SCAN … MATCH`, here `LOCKS MATCH`), on bytes. Pure.
+//! Redis's glob patterns (`KEYS`, `SCAN … MATCH`, here `LOCKS MATCH`), on bytes. Pure.
 //!
-//! `*` any bytes, `?` one byte, `[abc]` `[a-z]` `[^a]` one of a class, `\x` the byte x. Whatever is
-//! unfinished means itself or ends with the pattern, as in Redis; the tests compare with it.
+//! `*` any bytes, `?` one byte, `[abc]` `[a-z]` `[^a]` one of a class, `\x` the byte x. An unfinished
+//! construct is literal or ends with the pattern, as in Redis; the tests compare with it.
 //!
-//! A mismatch goes back to the last `*` only and lets it take one byte more. An earlier one need
-//! never be tried again: whatever it could take, the last one can take as well. What the pattern says of one
-//! byte is read once for all names. So a name costs at most a quarter of the square of its length, without recursion
-//! or memory, however long the pattern is.
+//! After a mismatch the matcher goes back to the last `*` only and lets it take one byte more. It never
+//! retries an earlier `*`: the last one can take whatever that one could. A pattern is parsed once for all
+//! names. So a name costs at most a quarter of the square of its length, without recursion or memory, however
+//! long the pattern is.
 
 use std::ffi::c_char;
 
-/// A pattern, read.
+/// A parsed pattern.
 #[derive(Debug)]
 pub struct Pattern {
     parts: Vec<Part>,
-    /// The least number of bytes that it takes.
+    /// Length of the shortest name that it can match, in bytes.
     least: usize,
-    /// Redis matches the empty name with nothing else, not even with `**`.
+    /// Whether it matches the empty name. In Redis only the empty pattern and `*` do, not even `**`.
     takes_empty: bool,
 }
 
@@ -33,7 +33,7 @@ enum Part {
 }
 
 impl Pattern {
-    /// Reads a pattern. Every one means something.
+    /// Parses a pattern. Every byte string is a valid one.
     pub fn new(pattern: &[u8]) -> Self {
         let mut parts = Vec::new();
         let mut rest = pattern;
@@ -56,7 +56,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the whole `name` matches.
+    /// Returns whether the whole `name` matches.
     pub fn matches(&self, name: &[u8]) -> bool {
         if name.is_empty() {
             return self.takes_empty;
@@ -65,7 +65,8 @@ impl Pattern {
             return false;
         }
         let (mut at, mut taken) = (0, 0);
-        // Where the pattern goes on after its last `*`, and how much of the name comes before that.
+        // The place after the pattern's last `*`, and how many bytes of the name precede the match of that
+        // place.
         let mut last_star: Option<(usize, usize)> = None;
         while let Some(byte) = name.get(taken) {
             let part = self.parts.get(at);
@@ -98,7 +99,8 @@ impl Part {
     }
 }
 
-/// What follows a `[`, and what follows that. Without its `]` a class goes to the end of the pattern.
+/// Parses the class after a `[`. Returns it with the rest of the pattern. Without its `]` a class extends to
+/// the end of the pattern.
 fn class(class: &[u8]) -> (Part, &[u8]) {
     let (negated, mut rest) = match class {
         [b'^', rest @ ..] => (true, rest),
@@ -136,7 +138,8 @@ fn class(class: &[u8]) -> (Part, &[u8]) {
     (Part::Class(takes), rest)
 }
 
-/// Redis compares the ends of a range as C's `char`, whose sign depends on the machine; so does this.
+/// Returns whether a byte is in a range. Redis compares the ends of a range as C's `char`, whose sign depends
+/// on the machine; so does this.
 fn between(one: u8, other: u8, byte: u8) -> bool {
     let [one, other, byte] = [one as c_char, other as c_char, byte as c_char];
     (one.min(other)..=one.max(other)).contains(&byte)
@@ -220,12 +223,12 @@ mod tests {
         let name = vec![b'a'; 1_024];
         let mut pattern = b"*a".repeat(500);
         assert!(Pattern::new(&pattern).matches(&name));
-        // With a return to every star this would take longer than the universe has been there.
+        // With backtracking to every star this would take longer than the age of the universe.
         pattern.push(b'b');
         assert!(!Pattern::new(&pattern).matches(&name));
     }
 
-    /// Read anew for each byte of each name, this class would be looked at 100 million times for each byte of it.
+    /// Parsing the class for each byte of each name would read every byte of the class 100 million times.
     #[test]
     fn a_long_class_is_read_once() {
         let class = [b"*[", &b"b".repeat(15_000)[..], b"]"].concat();
@@ -234,7 +237,7 @@ mod tests {
         assert!((0..100_000).all(|_| !pattern.matches(&name)));
     }
 
-    /// All words of at most `longest` letters, the empty one too.
+    /// Returns all words of at most `longest` letters, including the empty one.
     fn words(letters: &[u8], longest: usize) -> Vec<Vec<u8>> {
         let mut all = vec![vec![]];
         let mut start = 0;

@@ -1,10 +1,10 @@
-//! The guard of a gate that has a password of its own (`[auth]`). Pure.
+//! The guard of an instance with a password of its own (`[auth]`). Pure.
 //!
-//! What a client says to get in, `AUTH` or `HELLO … AUTH`, is for the gate: there is one user, `default`,
-//! with that password. What stands behind gets something else in its place, so that it answers in its own
-//! words and in order: the gate's own credentials for Redis, where the URL of the upstream has some,
-//! else a command that only says `OK`. So whether a client is in is known as everything about its connection
-//! is, by the reply; and Redis never sees the gate's password, nor what was tried in its stead.
+//! `AUTH` and `HELLO … AUTH` then address lockgate, which has one user, `default`, with that password. The
+//! backend gets another command in their place, so that it replies in its own words and in order: lockgate's
+//! own credentials for Redis, where the upstream URL has some, else a command that only replies `OK`. So the
+//! backend's reply shows whether the client has authenticated, like every other fact about its connection.
+//! Redis never sees lockgate's password, nor any wrong password that a client tried.
 
 use std::borrow::Cow;
 
@@ -17,28 +17,28 @@ use crate::{
     resp::{Protocol, Writer},
 };
 
-/// What Redis says of wrong credentials.
+/// Redis's error for wrong credentials.
 pub(super) const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 const NOT_YET: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
      <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
      the same time";
 
-/// The only user there is.
+/// The only user.
 const USER: &[u8] = b"default";
 
-/// What a client has to know, and what stands behind the gate hears instead.
+/// The password that clients have to give, and what the backend gets in its place.
 #[derive(Debug)]
 pub struct Guard {
     password: Current,
-    /// `AUTH` with the gate's own credentials.
+    /// `AUTH` with lockgate's own credentials for Redis.
     own: Option<Vec<Bytes>>,
-    /// In its place where there are none.
+    /// The command in its place where lockgate has no credentials.
     says_ok: Vec<Bytes>,
 }
 
 impl Guard {
-    /// In front of a Redis that knows the gate by these credentials, or without any.
+    /// Creates the guard in front of a Redis, with lockgate's own credentials for it, if any.
     pub fn before_redis(password: Current, own: Option<&Credentials>) -> Self {
         let own = own.map(|own| {
             let words = [b"AUTH", own.name(), own.password()];
@@ -51,7 +51,7 @@ impl Guard {
         }
     }
 
-    /// Without a Redis: the ordinary commands that are answered here take any password.
+    /// Creates the guard of an instance without an upstream, whose local backend accepts any password.
     pub fn without_redis(password: Current) -> Self {
         Self {
             password,
@@ -60,15 +60,17 @@ impl Guard {
         }
     }
 
-    /// Whoever is in is the gate to Redis, which knows it; else it is nobody there.
+    /// Returns whether lockgate has credentials of its own for Redis. If so, authenticated clients are
+    /// lockgate's user to Redis, else they are anonymous.
     pub fn has_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// What is to be handed on in the place of an `AUTH` or `HELLO`, of a client that is in or not.
+    /// Returns the command to forward in place of an `AUTH` or `HELLO`; `is_in`: the client has authenticated
+    /// before.
     ///
     /// # Errors
-    /// The error for the client, without the leading `-`: it is where it was.
+    /// The error for the client, without the leading `-`. The client's authentication is unchanged.
     pub fn admit(&self, command: &[Bytes], is_in: bool) -> Result<Vec<Bytes>, Cow<'static, str>> {
         match command {
             [name, rest @ ..] if name.eq_ignore_ascii_case(b"AUTH") => self.auth(rest),
@@ -90,7 +92,8 @@ impl Guard {
         }
     }
 
-    /// What else it asks for is for whoever stands behind to judge.
+    /// Checks the options of a `HELLO` up to the first invalid one, but leaves the client's name to the
+    /// backend.
     fn hello(
         &self,
         name: &Bytes,
@@ -119,7 +122,7 @@ impl Guard {
                         handed_on.extend([option.clone(), given.clone()]);
                         after
                     }
-                    // The rest is wrong from here on, and is not run.
+                    // The command is invalid from here on, so none of it runs.
                     _ => {
                         let option = String::from_utf8_lossy(option);
                         return Err(format!("ERR Syntax error in HELLO option '{option}'").into());
@@ -138,18 +141,18 @@ impl Guard {
     }
 
     fn is_right(&self, user: &[u8], password: &[u8]) -> bool {
-        // The password is looked at in any case, so that the time tells nothing.
+        // The password is checked in any case, so that the time reveals nothing.
         self.password.is(password) & (user == USER)
     }
 }
 
-/// Equal as Redis compares options: without regard to case, up to the first NUL.
+/// Returns whether two options are equal to Redis: case-insensitively, up to the first NUL.
 fn is_word(given: &[u8], word: &[u8]) -> bool {
     let given = given.split(|&byte| byte == 0).next().unwrap_or_default();
     given.eq_ignore_ascii_case(word)
 }
 
-/// The bytes of a command.
+/// Encodes a command.
 pub(super) fn frame(command: &[Bytes]) -> BytesMut {
     let mut frame = BytesMut::new();
     let mut writer = Writer::new(&mut frame, Protocol::Resp2);
@@ -168,7 +171,7 @@ mod tests {
         Guard::before_redis(Password::new(b"open").into(), own.as_ref())
     }
 
-    /// What is handed on, as words, or the code of the error.
+    /// Returns the forwarded command as words, or the code of the error.
     fn says(guard: &Guard, is_in: bool, command: &str) -> String {
         let words = command.split(' ');
         let words: Vec<_> = words

@@ -1,8 +1,8 @@
-//! The leases bound to a client's connection (`SESSION`), and what is to be told of them: a lock that
-//! is lost is told to a RESP3 client by a push, to a RESP2 client by closing its connection.
+//! The leases bound to a client's connection (`SESSION`), and the notices of their loss. A RESP3 client gets
+//! a push for a lost lock; the connection of a RESP2 client is closed.
 //!
-//! Only a close by the client releases its locks. Where the gate closes, the client may go on working:
-//! its locks are left to their leases.
+//! A close by the client releases its locks. A close by lockgate does not, since the client may still be
+//! working: its locks stay until their leases expire.
 
 use std::{
     collections::HashMap,
@@ -23,16 +23,16 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Held {
     bound: HashMap<RequestId, Bound>,
-    /// Released or lost before their grants were written.
+    /// Leases released or lost before their grants were written.
     over_early: Vec<SessionOver>,
-    /// Where the gate tells; made with the first such lease.
+    /// The channel for the gate's notices, created with the first `SESSION` request.
     mail: Option<(Mailbox, mpsc::UnboundedReceiver<SessionOver>)>,
-    /// A lock of which the client has to be told.
+    /// Lost locks that the client has to be notified of.
     lost: Vec<Bound>,
 }
 
 impl Held {
-    /// Where the gate is to tell of a lease that is asked for.
+    /// Returns the mailbox for the gate's notices about a requested lease.
     pub(super) fn mailbox(&mut self) -> Mailbox {
         self.mail
             .get_or_insert_with(mpsc::unbounded_channel)
@@ -40,7 +40,7 @@ impl Held {
             .clone()
     }
 
-    /// The client has one more.
+    /// Adds a lease whose grant was written.
     pub(super) fn add(&mut self, bound: Bound) {
         let request = bound.request();
         let early = self.over_early.iter().position(|it| it.request == request);
@@ -53,28 +53,28 @@ impl Held {
         }
     }
 
-    /// How many it has, with those whose grants are being written.
+    /// Returns the number of leases, including those whose grants are being written.
     pub(super) fn with_early(&self, delivering: usize) -> usize {
         self.bound.len() + delivering.saturating_sub(self.over_early.len())
     }
 
-    /// It has one of this lock with this token.
+    /// Returns whether a lease of this lock with this token is bound.
     pub(super) fn has(&self, name: &LockName, token: Option<&Token>) -> bool {
         let is_it = |bound: &Bound| bound.name() == name && Some(bound.token()) == token;
         self.bound.values().any(is_it)
     }
 
-    /// No grant is being written.
+    /// Records that no grant is being written.
     pub(super) fn all_are_written(&mut self) {
         self.over_early.clear();
     }
 
-    /// The client has one at least.
+    /// Returns whether any lease is bound.
     pub(super) fn any(&self) -> bool {
         !self.bound.is_empty()
     }
 
-    /// Reads what the gate told. Returns whether a lock is lost of which the client has to be told.
+    /// Reads the gate's notices. Returns whether the client has to be notified of a lost lock.
     pub(super) fn read_mail(&mut self, cx: &mut Context<'_>) -> bool {
         let Some((_, mail)) = &mut self.mail else {
             return false;
@@ -89,7 +89,7 @@ impl Held {
         !self.lost.is_empty()
     }
 
-    /// Writes a push for each lock that is lost.
+    /// Writes a push for each lost lock.
     pub(super) fn tell_lost(&mut self, out: &mut BytesMut) {
         for bound in self.lost.drain(..) {
             write_lost(out, &bound);
@@ -97,15 +97,15 @@ impl Held {
         }
     }
 
-    /// Writes a push for each lock: the gate shuts down and renews none of them any longer. They stay
-    /// bound, so that the client can still release them by closing.
+    /// Writes a push for each lock: lockgate shuts down and stops renewing them. They stay bound, so that the
+    /// client can still release them by closing.
     pub(super) fn tell_all(&self, out: &mut BytesMut) {
         for bound in self.bound.values() {
             write_lost(out, bound);
         }
     }
 
-    /// The client closed its connection.
+    /// Releases all locks: the client closed its connection.
     pub(super) fn release(&mut self) {
         self.bound.drain().for_each(|(_, bound)| bound.release());
     }

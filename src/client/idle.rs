@@ -1,5 +1,5 @@
-//! How long nothing was heard of a client (`idle_timeout`, Redis's `timeout`). The clock is looked at when
-//! something is heard, and one timer per client runs at most; without a limit there is neither.
+//! The idle time of a client (`idle_timeout`, Redis's `timeout`). Activity reads the clock, and one timer per
+//! client runs at most. Without a limit, neither is needed.
 
 use std::{
     pin::Pin,
@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep};
 
-/// One client's silence.
+/// One client's idle time.
 pub(super) struct Idle {
     most: Duration,
     heard_at: Instant,
@@ -17,7 +17,7 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// A client that may be silent for so long. None: for ever, where that is zero.
+    /// Creates the idle timer of a client. `None`: `most` is zero, no limit.
     pub(super) fn new(most: Duration) -> Option<Box<Self>> {
         (!most.is_zero()).then(|| {
             Box::new(Self {
@@ -28,12 +28,12 @@ impl Idle {
         })
     }
 
-    /// It sent something, or took something.
+    /// Records that the client sent or took something.
     pub(super) fn heard(&mut self) {
         self.heard_at = Instant::now();
     }
 
-    /// Ready when it was silent for too long.
+    /// Returns ready once the client has been idle for too long.
     pub(super) fn poll_silent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(cx));

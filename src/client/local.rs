@@ -1,13 +1,13 @@
-//! The ordinary commands of a client where no Redis stands behind this gate: just what client
-//! libraries and redis-cli send on connecting, and what a person sends to look around. Pure: the
-//! arguments of one command in, its reply out, and the connection's own state in between.
+//! The ordinary commands of an instance without an upstream: those that client libraries and redis-cli send
+//! on connecting, and those that people send to look around. Pure: the arguments of one command in, its reply
+//! out, and the connection's own state in between.
 //!
-//! Whatever is answered, is answered as Redis does (in the words of 7.0, and with the additions of
-//! 7.2 that libraries send); the tests compare with one. There is one user, `default`, who needs no
-//! password here: where the gate has one, [`guard`](super::guard) has seen to that. Everything else gets
-//! an error that says how to give this gate a Redis.
+//! Replies match those of Redis (in the words of 7.0, with the additions of 7.2 that libraries send); the
+//! tests compare them with a real one. The only user, `default`, needs no password here: where lockgate has a
+//! password, [`guard`](super::guard) has checked it. Every other command gets an error that explains how to
+//! configure an upstream.
 //!
-//! `connection` has `CLIENT`, `catalog` has `COMMAND`, [`information`] has `INFO`.
+//! `connection` implements `CLIENT`, `catalog` implements `COMMAND`, [`information`] implements `INFO`.
 
 use std::borrow::Cow;
 
@@ -33,33 +33,32 @@ mod tests;
 
 use information::Facts;
 
-/// The version of Redis whose manners these are: libraries choose what to send by it.
+/// The version of Redis that lockgate imitates. Libraries choose their commands by it.
 pub const REDIS_VERSION: &str = "7.2.0";
 
 /// The version of this program.
 pub const LOCKGATE_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The number of databases, as a Redis has by default.
+/// The number of databases, Redis's default.
 pub const DATABASES: u32 = 16;
 
-/// Longest name of a connection or of a client library, in bytes: it is kept as long as the
-/// connection lives.
+/// Longest name of a connection or of a client library, in bytes. It is kept until the connection ends.
 pub const NAME_BYTES: usize = 256;
 
-/// Most bytes of a client's own words that are repeated in an error (as Redis's `%.128s`).
+/// Most bytes of a client's input that an error repeats (Redis's `%.128s`).
 const QUOTED_BYTES: usize = 128;
 
-/// What follows a reply.
+/// The next step after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Then {
-    /// The next command.
+    /// Go on with the next command.
     Go,
-    /// The end of the connection, once the reply is written.
+    /// Close the connection once the reply is written.
     Close,
 }
 
-/// What one connection is and has been told.
+/// The state of one connection.
 #[derive(Debug, Clone)]
 pub struct Local {
     id: u64,
@@ -74,24 +73,24 @@ pub struct Local {
     no_evict: bool,
     no_touch: bool,
     replies: Replies,
-    /// It has given the password of the gate, where there is one.
+    /// The client has given lockgate's password, where there is one.
     is_in: bool,
 }
 
-/// What `CLIENT REPLY` asked for.
+/// The mode that `CLIENT REPLY` has set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Replies {
     On,
     Off,
-    /// The next command gets none.
+    /// The next command gets no reply.
     SkipNext,
-    /// The command that runs gets none.
+    /// The current command gets no reply.
     SkipThis,
 }
 
 impl Local {
-    /// A new connection: its number, unique while this process lives; the address and port of the
-    /// client, and those it connected to; and the time.
+    /// Creates the state of a new connection. `id` is unique in this process. `peer` is the client's address
+    /// and port, `address` those that it connected to.
     pub fn new(id: u64, peer: impl Into<String>, address: impl Into<String>, now: Time) -> Self {
         Self {
             id,
@@ -110,27 +109,27 @@ impl Local {
         }
     }
 
-    /// It has given the password of the gate, since the connection was opened or `RESET`.
+    /// Returns whether the client has given lockgate's password since the connection was opened or `RESET`.
     pub fn is_in(&self) -> bool {
         self.is_in
     }
 
-    /// It has given the password, or was `RESET`.
+    /// Records whether the client has given the password; a `RESET` takes it back.
     pub fn set_in(&mut self, is_in: bool) {
         self.is_in = is_in;
     }
 
-    /// The number of the connection.
+    /// Returns the number of the connection.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The name that the client gave its connection; empty without one.
+    /// Returns the name of the connection; empty without one.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the client said of itself.
+    /// Returns the client's name and library, as stated by the client.
     pub fn said(&self) -> Said<'_> {
         Said {
             name: self.name.as_bytes(),
@@ -139,18 +138,18 @@ impl Local {
         }
     }
 
-    /// The protocol of the next reply.
+    /// Returns the protocol of the next reply.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// The database of the next lock command, below [`DATABASES`].
+    /// Returns the database of the next lock command, below [`DATABASES`].
     pub fn database(&self) -> u32 {
         self.database
     }
 
-    /// Whether the next command gets no reply, as `CLIENT REPLY` asked for. To be called once for
-    /// each command that [`answer`](Self::answer) does not see.
+    /// Returns whether `CLIENT REPLY` suppresses the reply to the next command. Called once for each command
+    /// that [`answer`](Self::answer) does not see.
     pub fn takes_silence(&mut self) -> bool {
         match self.replies {
             Replies::On => false,
@@ -162,7 +161,7 @@ impl Local {
         }
     }
 
-    /// Answers one whole command, which is no lock command: appends its reply to `out`.
+    /// Runs one ordinary command and appends its reply to `out`.
     pub fn answer(&mut self, arguments: &[Bytes], facts: &Facts<'_>, out: &mut BytesMut) -> Then {
         if arguments.is_empty() {
             return Then::Go;
@@ -178,7 +177,7 @@ impl Local {
                 Then::Go
             }
         };
-        // Looked at afterwards, since `CLIENT REPLY ON` and `RESET` are answered by what they made.
+        // Checked afterwards, since `CLIENT REPLY ON` and `RESET` take effect on their own replies.
         if self.replies != Replies::On && self.replies != Replies::SkipNext {
             out.truncate(before);
         }
@@ -262,7 +261,7 @@ impl Local {
         out.bulk(LOCKGATE_VERSION);
     }
 
-    /// What `HELLO` changes: all of it, or nothing where any part is wrong.
+    /// Applies a `HELLO`: all of it, or nothing where any part is invalid.
     fn introduce(&mut self, rest: &[Bytes]) -> Result<(), Cow<'static, str>> {
         let Some((version, mut options)) = rest.split_first() else {
             return Ok(());
@@ -334,7 +333,7 @@ impl Local {
         }
     }
 
-    /// As in Redis, what was said of the client library stays.
+    /// Resets the connection. As in Redis, the name and version of the client library stay.
     fn reset(&mut self, out: &mut BytesMut) {
         self.name.clear();
         self.protocol = Protocol::Resp2;
@@ -352,8 +351,8 @@ impl Local {
     }
 }
 
-/// The entry of the command or subcommand that is meant, its number of arguments being right; else
-/// the error, without the leading `-`.
+/// Returns the entry of the command or subcommand, if the number of arguments is right; else the error,
+/// without the leading `-`.
 fn find(arguments: &[Bytes]) -> Result<&'static Entry, String> {
     let Some((name, rest)) = arguments.split_first() else {
         return Err(unknown_command(b""));
@@ -393,7 +392,7 @@ fn unknown_command(name: &[u8]) -> String {
     )
 }
 
-/// A client's own words for an error: not too many, and nothing that would not print.
+/// Returns a client's input for an error: bounded, and with printable characters only.
 fn quoted(words: &[u8]) -> String {
     words
         .iter()

@@ -1,23 +1,23 @@
 //! One connected client.
 //!
-//! - [`session`]: reads, dispatches, answers in order; the way of every command begins there.
-//! - [`ahead`]: a look at what stands behind a `LOCK` that waits.
-//! - [`back`]: what stands behind the client: [`relay`], its connection to Redis, or [`local`].
-//! - [`budget`]: the memory that clients share for replies that they have not read.
-//! - [`address`]: how connections to Redis are opened.
-//! - [`held`]: the leases bound to its connection.
-//! - [`idle`]: how long nothing was heard of it.
+//! - [`session`]: reads, dispatches and replies in order; every command starts there.
+//! - [`ahead`]: scans the commands behind a waiting `LOCK`.
+//! - [`back`]: the client's backend: [`relay`], its connection to Redis, or [`local`].
+//! - [`budget`]: the memory that clients share for replies they have not read.
+//! - [`address`]: opens connections to Redis.
+//! - [`held`]: the leases bound to the client's connection.
+//! - [`idle`]: the client's idle time.
 //! - [`pipe`]: one socket with its buffers.
 //! - [`answer`]: the replies to lock commands.
 //!
-//! Pure:
-//! - [`command`]: the arguments of a lock command, checked.
-//! - [`guard`]: what a client says to get in, where this gate has a password of its own.
-//! - [`state`]: what a client's connection to Redis owes and is.
-//! - [`local`]: the ordinary commands where there is no Redis behind this gate.
-//! - [`table`]: what `COMMAND` says of the commands that live here.
-//! - [`amend`]: adds them to what the Redis behind says of its own.
-//! - [`glob`]: Redis's patterns.
+//! Pure modules:
+//! - [`command`]: parses and checks the arguments of lock commands.
+//! - [`guard`]: checks the client's credentials where lockgate has a password of its own.
+//! - [`state`]: the state of a client's connection to Redis and the replies it still owes.
+//! - [`local`]: the ordinary commands of an instance without an upstream.
+//! - [`table`]: the `COMMAND` entries of the commands that lockgate implements.
+//! - [`amend`]: adds those entries to Redis's own replies.
+//! - [`glob`]: Redis's glob patterns.
 
 use std::{
     future::{Future, poll_fn},
@@ -77,77 +77,77 @@ use local::information::Facts;
 use session::Session;
 use turnstile::Turnstile;
 
-/// Names that `LOCKS` tells where the client gives no `COUNT`.
+/// Most names in a reply to `LOCKS` without `COUNT`.
 const LOCKS_COUNT: usize = 1_000;
 
-/// What all clients share.
+/// The state that all clients share.
 pub struct Shared {
-    /// Where they wait for locks.
+    /// The gate, with the wait queues of all locks.
     pub gate: Arc<Gate>,
-    /// On whose behalf.
+    /// The users on whose behalf lock commands run.
     pub users: Arc<Users>,
-    /// The Redis behind this gate. None: locks live in this process.
+    /// The upstream Redis. `None`: this process keeps the locks.
     pub upstream: Option<Arc<Address>>,
-    /// How long an answer of Redis may take, where its client does not say.
+    /// Longest wait for a reply of Redis, where the command sets no wait of its own.
     pub timeout: Duration,
-    /// Who asks clients for the password of this gate, where it has one.
+    /// The check of lockgate's own password, where it has one.
     pub guard: Option<Guard>,
-    /// Who is not on this machine is not served where nobody asks for a password.
+    /// Refuses clients of other machines, unless clients have to give a password or show a certificate.
     pub protected_mode: bool,
-    /// What a lock command is held to.
+    /// The bounds on lock commands.
     pub bounds: command::Bounds,
-    /// The lease of a client that names none, in milliseconds.
+    /// Lease of a lock command that names none, in milliseconds.
     pub default_lease_ms: u64,
-    /// The shortest lease of `SESSION`, in milliseconds.
+    /// Shortest lease of a `SESSION` lock, in milliseconds.
     pub min_session_lease_ms: u64,
-    /// After what silence a client's machine is probed for life; zero is never.
+    /// Idle time after which TCP keepalive probes the client's machine; zero: never.
     pub tcp_keepalive: Duration,
-    /// After what silence a client is closed, as Redis's `timeout`; zero is never.
+    /// Idle time after which lockgate closes a client, like Redis's `timeout`; zero: never.
     pub idle_timeout: Duration,
-    /// The bounds, but those that may change.
+    /// The limits, except those that a reload may change.
     pub limits: Limits,
-    /// What may change.
+    /// The settings that a reload may change.
     pub live: Arc<Live>,
-    /// The port that clients connect to; 0 where there is none.
+    /// The port that clients connect to; 0 without a TCP listener.
     pub port: u16,
-    /// When this gate started.
+    /// The monotonic time at which this instance started.
     pub started: Time,
-    /// The same by the calendar.
+    /// The same moment as calendar time.
     pub started_at: SystemTime,
     /// Forty hexadecimal digits, new with each start.
     pub run_id: String,
-    /// Clients connected now.
+    /// The number of connected clients.
     pub clients: AtomicUsize,
-    /// What they may keep of replies that they have not read.
+    /// The memory for replies that clients have not read.
     pub budget: Arc<Budget>,
-    /// What is measured of connections to Redis of their own.
+    /// The metrics of the clients' connections to Redis.
     pub relays: Arc<RelayMetrics>,
-    /// Where those wait whom Redis is asked about.
+    /// The order in which clients enter after Redis has verified them.
     pub turnstile: Arc<Turnstile>,
-    /// What is logged seldom.
+    /// The rate limits of log lines.
     pub warnings: Warnings,
 }
 
-/// Failed handshakes that are told of, each by a line: an operator who rolls out certificates wants to see
-/// who has none.
+/// Log lines a minute for failed handshakes: an operator who rolls out certificates needs to see which
+/// clients lack one.
 const HANDSHAKES_A_MINUTE: u64 = 20;
 
-/// What clients can bring about as often as they like.
+/// Rate limits of log lines that clients can trigger.
 #[derive(Debug)]
 pub struct Warnings {
-    /// As many clients as there may be.
+    /// The maximum number of clients is connected.
     pub full: Seldom,
     /// The system has no socket for a client.
     pub accepts: Seldom,
-    /// A client did not get through its handshake.
+    /// A client's TLS handshake failed.
     pub handshakes: Seldom,
-    /// Somebody speaks HTTP.
+    /// A client speaks HTTP.
     pub cross_protocol: Seldom,
-    /// It is not clear whose reply Redis sent.
+    /// A reply of Redis matches no command for certain.
     pub uncountable: Seldom,
-    /// A client reads nothing, and what it sent cannot go on before it does.
+    /// A client reads nothing, and its commands cannot proceed before it does.
     pub starved: Seldom,
-    /// A transaction changed its connection too often.
+    /// A transaction changes its connection too often.
     pub endless: Seldom,
 }
 
@@ -173,12 +173,12 @@ impl Shared {
         self.gate.locks(database, count, most_bytes, matches)
     }
 
-    /// What is counted.
+    /// Returns the event counters.
     pub fn counters(&self) -> &Counters {
         self.gate.counters()
     }
 
-    /// What is measured, but for what is but what it is now.
+    /// Returns the metrics of locks, of the upstream and of relays.
     pub fn measured(&self) -> Measured<'_> {
         Measured {
             locks: self.gate.metrics(),
@@ -210,8 +210,8 @@ impl Shared {
     }
 }
 
-/// Serves one client until its connection has ended. When `shutdown` says so, who waits is told,
-/// and what runs is finished.
+/// Serves one client until its connection has ended. On `shutdown`, waiting clients get an error and commands
+/// in flight finish.
 pub async fn serve(
     shared: Arc<Shared>,
     stream: Stream,
@@ -219,7 +219,7 @@ pub async fn serve(
     id: u64,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    // A socket that takes no options is gone already.
+    // A socket that refuses options is closed already.
     let Ok(mut session) = Session::new(shared, stream, &peer, id) else {
         return;
     };
@@ -227,7 +227,7 @@ pub async fn serve(
     let mut told = pin!(shutdown.wait_for(|shutdown| *shutdown));
     let (mut awaited, mut draining) = (false, false);
     poll_fn(|cx| {
-        // A task has one waker, so to wait for what changes once it is enough to be polled once; the
+        // The task has one waker, so a single poll registers it for the shutdown, which comes once. The
         // session is polled with every packet.
         if !draining && (!awaited || changes.has_changed().unwrap_or(true)) {
             awaited = true;

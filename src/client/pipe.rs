@@ -1,5 +1,5 @@
-//! One socket with its two buffers. Bytes wait in a buffer only while they must; an idle
-//! connection has none.
+//! One socket with its two buffers. Bytes stay in a buffer only as long as they must; an idle connection has
+//! no buffer.
 
 use std::{
     cell::RefCell,
@@ -15,57 +15,57 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::{limits::READ_BYTES, transport::stream::Stream};
 
 thread_local! {
-    /// Where bytes are read to. One for each thread, so that thousands of idle connections hold no
-    /// buffer, and what can be written on at once costs no allocation.
+    /// The read buffer, one for each thread: thousands of idle connections hold no buffer, and bytes that can
+    /// be forwarded at once cost no allocation.
     static SPACE: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
 }
 
-/// So many bytes are large: to keep them for the next flush costs more than it saves.
+/// From this size on, in bytes, buffering for the next flush costs more than it saves.
 const LARGE: usize = 8 * 1024;
 
-/// An outbox that reaches this size, in bytes, is set aside and a new one begun. A long backlog is then neither moved
-/// to make room for more, nor kept in memory once it is written.
+/// An outbox that reaches this size, in bytes, is set aside, and a new one begins. So a long backlog is never
+/// moved to make room, and its memory is freed as it is written.
 const PIECE: usize = 64 * 1024;
 
-/// Most bytes that TLS takes before they are on their way.
+/// Most bytes that TLS buffers before they are sent.
 const HELD_BY_TLS: u64 = 128 * 1024;
 
-/// Lends the space that bytes are read to. It is not lent twice at a time.
+/// Lends the thread's read buffer. It cannot be lent twice at a time.
 pub(super) fn with_space<T>(f: impl FnOnce(&mut [u8]) -> T) -> T {
     SPACE.with_borrow_mut(|space| f(space))
 }
 
-/// A socket, what was read from it and not yet used, and what is to be written to it.
+/// A socket with the bytes read from it and not yet used, and the bytes to be written to it.
 #[derive(Debug)]
 pub(super) struct Pipe {
     stream: Stream,
-    /// What was read and not yet used.
+    /// Bytes that were read and not yet used.
     pub(super) inbox: BytesMut,
-    /// What is to be written, behind what was set aside.
+    /// Bytes to be written, after those set aside.
     pub(super) outbox: BytesMut,
-    /// What is to be written first, piece by piece.
+    /// Bytes to be written first, in pieces.
     aside: VecDeque<BytesMut>,
-    /// The bytes of these pieces.
+    /// Total size of these pieces, in bytes.
     aside_bytes: usize,
-    /// Bytes read from the socket, and bytes that it took, since somebody counted them last.
+    /// Bytes read from the socket and bytes written to it, since the last count.
     pub(super) read: u64,
     pub(super) written: u64,
-    /// The other side writes no more.
+    /// The other side sends no more.
     pub(super) ended: bool,
-    /// The socket took bytes that are not on their way yet.
+    /// The socket has accepted bytes that are not sent yet.
     unsent: bool,
-    /// This side is to write no more, once the outbox is empty.
+    /// Writing ends once the outbox is empty.
     closing: bool,
     closed: bool,
-    /// The socket took no more. It wakes the task when it does; one that failed never does.
+    /// The socket accepts no more at present, and wakes the task when it does. One that failed never does.
     stuck: bool,
 }
 
 impl Pipe {
-    /// A connected socket. Small packets are sent at once.
+    /// Wraps a connected socket, with `TCP_NODELAY`.
     ///
     /// # Errors
-    /// The socket takes no options: it is gone already.
+    /// The socket refuses options: it is closed already.
     pub(super) fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nodelay()?;
         let (inbox, outbox) = (BytesMut::new(), BytesMut::new());
@@ -85,8 +85,7 @@ impl Pipe {
         })
     }
 
-    /// Reads once, if there is anything, into `space` ([`with_space`]): returns the bytes read, none
-    /// at the end.
+    /// Reads once into `space` ([`with_space`]), if bytes are available. Returns them, and none at the end.
     pub(super) fn poll_read<'a>(
         &mut self,
         cx: &mut Context<'_>,
@@ -108,8 +107,8 @@ impl Pipe {
         }
     }
 
-    /// These bytes are to be written. So much that copying it would cost more than it saves is written at
-    /// once, where nothing waits before it.
+    /// Sends these bytes. If they are too many to copy cheaply and nothing waits before them, they are
+    /// written at once.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
         let mut sent = 0;
         if bytes.len() >= LARGE
@@ -125,12 +124,13 @@ impl Pipe {
         }
     }
 
-    /// Something is to be written that the socket was not asked yet to take: [`Pipe::poll_flush`] is due.
+    /// Returns whether [`Pipe::poll_flush`] is due: there is something to write that the socket has not
+    /// refused yet.
     pub(super) fn is_due(&self) -> bool {
         !self.stuck && (!self.is_written() || self.closing && !self.closed)
     }
 
-    /// Writes what is to be written, as far as the socket takes it; ready when nothing is left.
+    /// Writes as much as the socket accepts; ready when nothing is left.
     ///
     /// # Errors
     /// The other side is gone.
@@ -183,12 +183,12 @@ impl Pipe {
         Poll::Ready(Ok(()))
     }
 
-    /// Bytes that are to be written.
+    /// Returns the number of bytes to be written.
     pub(super) fn unwritten(&self) -> usize {
         self.aside_bytes + self.outbox.len()
     }
 
-    /// Sets a long outbox aside. To be called where more may be appended than the socket takes at once.
+    /// Sets a long outbox aside. Called where more may be appended than the socket accepts at once.
     pub(super) fn set_aside(&mut self) {
         if self.outbox.len() >= PIECE {
             let mut piece = std::mem::take(&mut self.outbox);
@@ -200,12 +200,12 @@ impl Pipe {
         }
     }
 
-    /// Where the outbox ends, counted in bytes from the beginning of the connection.
+    /// Returns the end of the outbox, as a number of bytes since the connection began.
     pub(super) fn end(&self) -> u64 {
         self.written + self.unwritten() as u64
     }
 
-    /// How far what was to be written is on its way for certain, counted likewise.
+    /// Returns how many bytes have certainly been sent since the connection began.
     pub(super) fn on_its_way(&self) -> u64 {
         match self.unsent {
             true => self.written.saturating_sub(HELD_BY_TLS),
@@ -213,12 +213,12 @@ impl Pipe {
         }
     }
 
-    /// Everything that was to be written is on its way.
+    /// Returns whether everything to be written has been sent.
     pub(super) fn is_written(&self) -> bool {
         self.unwritten() == 0 && !self.unsent
     }
 
-    /// Nobody takes what is to be written.
+    /// Discards the bytes to be written: the other side takes none.
     pub(super) fn forget_unwritten(&mut self) {
         self.outbox.clear();
         self.aside.clear();
@@ -226,22 +226,22 @@ impl Pipe {
         self.unsent = false;
     }
 
-    /// The last thing that is done.
+    /// Ends the connection; over TLS this sends `close_notify`.
     pub(super) fn say_goodbye(&mut self, cx: &mut Context<'_>) {
         self.stream.say_goodbye(cx);
     }
 
-    /// Nothing more is to be written after what is in the outbox.
+    /// Ends writing after the bytes in the outbox.
     pub(super) fn close_writing(&mut self) {
         self.closing = true;
     }
 
-    /// The other side has closed, though bytes that were not read may stand before its end.
+    /// Returns whether the other side has closed, even if unread bytes precede the end.
     pub(super) fn is_closed_behind_unread(&self) -> bool {
         self.stream.is_closed_behind_unread()
     }
 
-    /// Moves the first `count` bytes of `from`'s inbox to this outbox, without copying where it can.
+    /// Moves the first `count` bytes of the inbox `from` to this outbox, without copying where possible.
     pub(super) fn pass_on(&mut self, from: &mut BytesMut, count: usize) {
         if self.outbox.is_empty() {
             self.outbox = from.split_to(count);

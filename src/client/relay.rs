@@ -1,7 +1,7 @@
-//! One client's own connection to Redis, opened for its first ordinary command. Bytes pass as they
-//! are, both ways; replies are counted, so that a lock command knows when its turn has come, and
-//! what they say of the connection (database, protocol, transaction …) is kept in [`State`]. Few
-//! replies are added to ([`amend`](super::amend)).
+//! One client's own connection to Redis, opened for its first ordinary command. Bytes pass unchanged in both
+//! directions. The relay counts the replies, so that a lock command knows when its turn has come. [`State`]
+//! keeps what they reveal about the connection (database, protocol, transaction …). A few replies get
+//! additions ([`amend`](super::amend)).
 
 use std::{
     io,
@@ -30,25 +30,25 @@ use crate::{
 pub(super) struct Relay {
     address: Arc<Address>,
     link: Link,
-    /// What waits for the connection to open.
+    /// Bytes that wait for the connection to open.
     first: BytesMut,
     replies: ReplyScanner,
-    /// The beginning of a reply, as long as it is not known whether the client sees it.
+    /// The beginning of a reply, until its visibility is decided.
     undecided: Undecided,
     pub(super) state: State,
     amending: Amending,
-    /// What passed and is not counted yet.
+    /// Traffic that is not counted yet.
     traffic: Traffic,
-    /// Nothing more goes to Redis.
+    /// No more bytes go to Redis.
     closing: bool,
 }
 
-/// How replies are added to.
+/// The amendment of replies.
 #[derive(Default)]
 struct Amending {
-    /// The reply that comes.
+    /// The amender of the current reply.
     reply: Option<Box<Amender>>,
-    /// Fields that entries of `COMMAND INFO` have, once they were seen.
+    /// Number of fields in an entry of `COMMAND INFO`, once known.
     fields: Option<usize>,
 }
 
@@ -62,12 +62,12 @@ enum Link {
     Ended,
 }
 
-/// The connection cannot go on.
+/// The reason why the connection cannot continue.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// It could not be opened, for this reason.
+    /// It could not be opened.
     Unreachable(io::Error),
-    /// What Redis sent cannot be counted.
+    /// A reply of Redis matches no command for certain.
     Uncountable(Uncountable),
 }
 
@@ -86,22 +86,22 @@ impl Relay {
         }
     }
 
-    /// Every command sent was answered, and no reply has come in part.
+    /// Returns whether every command sent was answered and no reply has arrived in part.
     pub(super) fn is_settled(&self) -> bool {
         self.state.settled() && self.is_between_replies()
     }
 
-    /// No reply or message has come in part.
+    /// Returns whether no reply or message has arrived in part.
     pub(super) fn is_between_replies(&self) -> bool {
         self.replies.between_replies() && !self.state.is_executing()
     }
 
-    /// There was something to send.
+    /// Returns whether anything was sent.
     pub(super) fn is_used(&self) -> bool {
         !matches!(self.link, Link::None)
     }
 
-    /// Bytes on their way to Redis.
+    /// Returns the number of bytes on their way to Redis.
     pub(super) fn backlog(&self) -> usize {
         match &self.link {
             Link::Open(pipe, _) => pipe.outbox.len(),
@@ -109,17 +109,17 @@ impl Relay {
         }
     }
 
-    /// Redis closed the connection, or there never was one.
+    /// Returns whether Redis closed the connection, or none was ever opened.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.link, Link::None | Link::Ended)
     }
 
-    /// Redis closed the connection.
+    /// Returns whether Redis closed the connection.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.link, Link::Ended)
     }
 
-    /// The first `count` bytes of the inbox go to Redis.
+    /// Sends the first `count` bytes of the inbox to Redis.
     pub(super) fn pass_on(&mut self, inbox: &mut BytesMut, count: usize) {
         match &mut self.link {
             Link::Open(pipe, _) => pipe.pass_on(inbox, count),
@@ -132,12 +132,12 @@ impl Relay {
         }
     }
 
-    /// Something goes to Redis that the client did not send.
+    /// Sends Redis bytes that the client did not send.
     pub(super) fn pass_on_own(&mut self, bytes: &[u8]) {
         self.pass_on(&mut BytesMut::from(bytes), bytes.len());
     }
 
-    /// The connection, where it is open.
+    /// Returns the connection, if it is open.
     pub(super) fn pipe(&mut self) -> Option<&mut Pipe> {
         match &mut self.link {
             Link::Open(pipe, _) => Some(pipe),
@@ -145,12 +145,12 @@ impl Relay {
         }
     }
 
-    /// So many commands go to Redis.
+    /// Counts commands that go to Redis.
     pub(super) fn count_commands(&mut self, count: usize) {
         self.traffic.commands += count as u64;
     }
 
-    /// What passed since this was called last.
+    /// Returns the traffic since the previous call.
     pub(super) fn take_traffic(&mut self) -> Traffic {
         self.count_bytes();
         std::mem::take(&mut self.traffic)
@@ -163,7 +163,7 @@ impl Relay {
         }
     }
 
-    /// Nothing more goes to Redis.
+    /// Ends sending to Redis.
     pub(super) fn close_writing(&mut self) {
         self.closing = true;
         if let Link::Open(pipe, _) = &mut self.link {
@@ -171,20 +171,21 @@ impl Relay {
         }
     }
 
-    /// Something is to be sent to Redis.
+    /// Returns whether bytes wait to be sent to Redis.
     pub(super) fn is_due(&self) -> bool {
         matches!(&self.link, Link::Open(pipe, _) if pipe.is_due())
     }
 
-    /// Writes to Redis what it takes.
+    /// Sends as much as Redis takes.
     pub(super) fn flush(&mut self, cx: &mut Context<'_>) {
         if let Link::Open(pipe, _) = &mut self.link {
-            // Where Redis reads no more it may still have said why.
+            // If Redis reads no more, it may still have sent the reason.
             let _ = pipe.poll_flush(cx);
         }
     }
 
-    /// Opens, and reads once where it `reads`; what Redis says goes to `client`. Returns whether anything was read.
+    /// Opens the connection, and reads once if `reads`; forwards to `client`. Returns whether anything was
+    /// read.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -236,7 +237,7 @@ impl Relay {
                 self.count_bytes();
                 self.link = Link::Ended;
             }
-            // Redis may refuse a certificate when the connection is open already.
+            // Redis may refuse a certificate after the connection has opened.
             if let Some(error) = refused
                 && error.kind() == io::ErrorKind::InvalidData
                 && self.is_between_replies()
@@ -248,7 +249,7 @@ impl Relay {
     }
 }
 
-/// Longest line that announces how many elements follow, in bytes: `*-9223372036854775808\r\n`.
+/// Longest line that announces a number of elements, in bytes: `*-9223372036854775808\r\n`.
 const HEADER_BYTES: usize = 23;
 
 /// The beginning of an array, up to the end of its first line.
@@ -272,7 +273,7 @@ impl Undecided {
     }
 }
 
-/// Counts the replies in these bytes, and gives the client those that it is to see.
+/// Counts the replies in these bytes, and gives the client the visible ones.
 fn count(
     replies: &mut ReplyScanner,
     state: &mut State,
@@ -280,7 +281,7 @@ fn count(
     bytes: &[u8],
     mut show: impl FnMut(&[u8]),
 ) -> Result<(), Uncountable> {
-    // What is shown is written in as few pieces as can be.
+    // Consecutive visible bytes are written as one piece.
     let (mut shown_from, mut at) = (0, 0);
     while at < bytes.len() {
         if replies.between_replies() && undecided.len == 0 {
@@ -307,7 +308,7 @@ fn count(
         }
         match received {
             Ok(_) => {}
-            // Why it closes the connection.
+            // Redis's reason for closing the connection.
             Err(Uncountable::Unasked) => {
                 show(&bytes[shown_from..at]);
                 return Err(Uncountable::Unasked);
@@ -322,8 +323,7 @@ fn count(
     Ok(())
 }
 
-/// Counts the replies at the front that are there whole and of which nothing more needs to be known:
-/// nearly all. Returns their bytes.
+/// Counts the whole replies at the front that need no further inspection: nearly all. Returns their bytes.
 fn count_plain(state: &mut State, bytes: &[u8]) -> usize {
     let (owed, mut at, mut came) = (state.plain_owed(), 0, 0);
     while came < owed
@@ -337,7 +337,7 @@ fn count_plain(state: &mut State, bytes: &[u8]) -> usize {
 }
 
 impl Amending {
-    /// As [`count`], where some of the replies are to be amended.
+    /// As [`count`], where some replies are to be amended.
     fn count(
         &mut self,
         replies: &mut ReplyScanner,
@@ -423,7 +423,8 @@ mod tests {
         }
     }
 
-    /// Only where a message may come between the elements of `EXEC` is the reply to `PUBLISH` to be told from one.
+    /// The reply to `PUBLISH` has to be distinguished from a message only where one may come between the
+    /// elements of `EXEC`.
     #[test]
     fn a_publish_is_queued_as_an_ordinary_command_where_the_transaction_hears_nothing() {
         for (subscribes, entries) in [(false, 1), (true, 2 * 100 + 1)] {

@@ -1,18 +1,18 @@
-//! One connected client: reads, dispatches, answers in order.
+//! One connected client: reads, dispatches and replies in order.
 //!
-//! Ordinary commands pass to Redis as they come ([`Relay`]), or are answered here where there is no
-//! Redis ([`Local`]). A lock command has its turn when everything before it is answered, and what
-//! comes after it has its turn when it is answered. So at any time one thing stands at the front of
-//! the connection, its [`Turn`]. While that is a `LOCK` that waits, what the client sends meanwhile
-//! is kept in the inbox, up to a limit, and looked at ([`Ahead`]): some of it may overtake.
+//! Ordinary commands pass to Redis as they arrive ([`Relay`]), or are answered here without an upstream
+//! ([`Local`]). A lock command starts when everything before it is answered, and the next command starts when
+//! the lock command is answered. So at any time one command is at the front of the connection, its [`Turn`].
+//! While a `LOCK` waits there, the session keeps the client's input in the inbox, up to a limit, and scans it
+//! ([`Ahead`]): some commands may overtake.
 //!
-//! The session is one task. Whenever something happened it moves bytes and turns, round by round, as far
-//! as it can, both ways at once (reading must never wait for writing, or two full buffers deadlock), and a
-//! side whose buffer is full is not read for.
+//! The session is one task. On every event it moves bytes and turns as far as possible, round by round and in
+//! both directions at once: reading must never wait for writing, or two full buffers deadlock. It does not
+//! read for a side whose buffer is full.
 //!
-//! A client that closes while its `LOCK` waits is noticed at once. What stands behind that `LOCK` is
-//! dropped, as Redis does for a blocked client, but every `UNLOCK` runs; everything else that the
-//! client sent before it closed runs.
+//! The session notices at once that a client has closed while its `LOCK` waits. It drops the commands behind
+//! that `LOCK`, as Redis does for a blocked client, but runs every `UNLOCK`. Everything else that the client
+//! sent before it closed runs.
 
 use std::{
     pin::Pin,
@@ -57,11 +57,11 @@ use admission::{Admitted, AtDoor};
 use delivering::Delivering;
 use unread::Starved;
 
-/// How often to look whether a client that is not read from has closed.
+/// Interval of checks whether a client that is not being read has closed.
 const LOOK_FOR_CLOSE: Duration = Duration::from_millis(50);
 
-/// How long what a client sent before it closed may take, counted anew whenever it takes some of what
-/// is written for it.
+/// Time limit for the commands of a client that has closed, and for the last bytes to a client that lockgate
+/// closes. It starts anew whenever the client takes some of its replies.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// One connected client.
@@ -81,97 +81,98 @@ pub(super) struct Session {
     ahead: Ahead,
     /// Grants whose replies are being written.
     delivering: Delivering,
-    /// What is kept of replies that the client has not read, beyond `limits.relay_bytes`.
+    /// The budget taken for unread replies beyond `limits.relay_bytes`.
     share: Share,
-    /// More would have to be kept than may be.
+    /// Set while the budget allows no more unread replies that the client's commands depend on.
     starved: Option<Starved>,
-    /// Grants to a client that closed: they hold while what it sent behind them runs.
+    /// Grants to a client that closed. They hold while the commands behind them run.
     late: Vec<Grant>,
     /// No reply can reach the client.
     mute: bool,
-    /// Nothing more is done for the client but to write what is in its outbox.
+    /// Only the outbox is still written, nothing else is done for the client.
     closing: bool,
-    /// That ends with an error that the client is to read, though it may still be sending.
+    /// The outbox ends with an error for the client, which may still be sending.
     has_last_word: bool,
-    /// The client closed the connection, or asked for that (`QUIT`).
+    /// The client closed the connection, or asked to (`QUIT`).
     left: bool,
-    /// The gate shuts down: what runs is finished, nothing is begun.
+    /// lockgate is shutting down: commands in flight finish, and no `LOCK` or `TRYLOCK` starts.
     draining: bool,
     /// The leases bound to this connection.
     held: Held,
-    /// The lock command that runs gets no reply (`CLIENT REPLY OFF` or `SKIP`).
+    /// The running lock command gets no reply (`CLIENT REPLY OFF` or `SKIP`).
     silent: bool,
-    /// When the lock command came that begins, where it had to wait for that.
+    /// Arrival time of the lock command about to start, where it waited for admission.
     came_at: Option<Time>,
-    /// When to look whether a client that is not read from has closed.
+    /// Timer of the next check whether a client that is not being read has closed.
     watch: Option<Pin<Box<Sleep>>>,
-    /// When to give up what still runs for a client that closed.
+    /// Timer that ends the service of a client that closed or is being closed.
     linger: Option<Pin<Box<Sleep>>>,
-    /// How long nothing was heard of the client, where that has a limit.
+    /// The client's idle time, where it is limited.
     idle: Option<Box<Idle>>,
-    /// It asked for much: before it gets more, others have their turn.
+    /// The last step was expensive: other sessions run before this one continues.
     yields: bool,
-    /// It is not read from because of what is kept behind a `LOCK`.
+    /// The client is not read because of the commands kept behind a `LOCK`.
     kept_full: bool,
-    /// One side is not read from because of what waits for the other.
+    /// One side is not read because of the bytes that wait for the other.
     relay_full: bool,
 }
 
-/// What is known of the frame being read.
+/// The kind of the frame being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frame {
-    /// Not even its name.
+    /// Its name has not been read.
     Unnamed,
     Ordinary,
     Lock,
-    /// An ordinary one that is read whole before it is passed on.
+    /// An ordinary command that is read whole before it passes.
     Kept,
-    /// For the guard: read whole.
+    /// A command for the guard, read whole.
     Login,
-    /// Of a client that is not in: it is passed over, and refused at its end.
+    /// A command of an unauthenticated client, skipped and refused at its end.
     Barred,
-    /// Longer than what is kept whole: it is passed over, and refused at its end.
+    /// A command too long to be kept whole, skipped and refused at its end.
     Excess,
 }
 
-/// What stands at the front of the connection.
+/// The front of the connection.
 enum Turn {
     /// The next command of the inbox.
     Open,
-    /// A lock command, or one that may make this a plain pipe, once everything before it is answered.
+    /// A command that starts once everything before it is answered: a lock command, one for the guard, or one
+    /// that may make this a plain pipe.
     Next(Bytes),
     /// The next command, once everything before it is answered.
     Settling,
-    /// A lock command of a client that may have to authenticate first.
+    /// A lock command whose client the store has to admit first.
     AtDoor(AtDoor),
     /// A lock command at the gate.
     Running(Running),
-    /// `LOCKINFO`.
+    /// A `LOCKINFO` in progress.
     Looking(Later<Result<Info, Bytes>>),
-    /// `LOCKS`, with its pattern and its count, of a client that may not know names.
+    /// A `LOCKS` with its pattern and count, while the store checks the client's permission.
     Listing(Later<Result<(), Bytes>>, Option<Bytes>, Option<usize>),
-    /// A lock command that was answered; the reply is to be written.
+    /// A lock command whose reply is to be written.
     Answered(Answer),
-    /// A command that is refused, once everything before it is answered.
+    /// A command to be refused, once everything before it is answered.
     Refusing(String),
     /// An error to close with, once everything before it is answered.
     Failing(String),
-    /// The end, without a word, once everything before it is answered.
+    /// A close without an error, once everything before it is answered.
     Dropping,
 }
 
 struct Running {
     pending: Pending,
-    /// Where it is a `LOCK`: it may wait.
+    /// Set for a `LOCK`, which may wait.
     waiting: Option<Waiting>,
 }
 
 struct Waiting {
     key: Bytes,
     token: Option<Token>,
-    /// What was behind it when it began to wait has been looked at.
+    /// The commands behind it were scanned when it began to wait.
     looked: bool,
-    /// It was told that its client has closed.
+    /// The gate was notified that the client has closed.
     stopped: bool,
 }
 
@@ -222,11 +223,11 @@ impl Session {
         })
     }
 
-    /// Goes on until the connection has ended.
+    /// Runs one round; ready once the connection has ended.
     ///
-    /// One round is one poll: what a round has to write is written by the next one, when all other
-    /// sessions that have something to do have had theirs. So what many clients send at a time
-    /// reaches Redis in one go, and in the order in which it came, and Redis wakes up once for all of it.
+    /// The next round writes the output of this one, after all other sessions with work have had their round.
+    /// So commands that many clients send at a time reach Redis in one go and in order of arrival, and Redis
+    /// wakes up once for all of them.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.yields = false;
         self.write(cx);
@@ -252,8 +253,8 @@ impl Session {
         Poll::Pending
     }
 
-    /// The gate shuts down: who waits is told, and who holds a lock bound to this connection; what
-    /// runs is finished. A client that could be told of its locks may release them still.
+    /// Starts the shutdown. Notifies a waiting client, and the holder of locks bound to this connection;
+    /// commands in flight finish. A client that got a push about its locks may still release them.
     pub(super) fn drain(&mut self) {
         self.draining = true;
         if self.held.any() && self.may_push() {
@@ -266,7 +267,7 @@ impl Session {
         self.end();
     }
 
-    /// Nothing more is read from the client.
+    /// Stops reading from the client.
     fn end(&mut self) {
         if self.is_waiting() {
             self.turn = Turn::Failing(SHUTDOWN.to_owned());
@@ -285,14 +286,15 @@ impl Session {
     }
 
     fn is_over(&self) -> bool {
-        // A grant is the client's when its reply is written, be it none (`CLIENT REPLY OFF`).
+        // A grant belongs to the client once its reply is written, even an empty one (`CLIENT REPLY OFF`).
         let written = self.client.is_written() && self.delivering.is_empty();
         let done = self.client.ended && self.is_done() && self.back.is_over();
         (self.closing || done) && (self.mute || written)
     }
 
-    /// A system that closes a connection with something unread resets it, and the other side may lose what it was
-    /// told last. So what a client is still sending is read and dropped, until it has closed, too, or for [`LINGER`].
+    /// Reads and drops what the client still sends after lockgate's last error; returns whether to go on. If
+    /// a connection is closed with unread bytes, the system resets it, and the client may lose that error. So
+    /// lockgate reads until the client has closed, too, or for [`LINGER`].
     fn listens_on(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.has_last_word || self.mute {
             return false;
@@ -306,7 +308,7 @@ impl Session {
         self.has_last_word
     }
 
-    /// Everything that was read has had its turn.
+    /// Returns whether all bytes read have had their turn.
     fn is_done(&self) -> bool {
         matches!(self.turn, Turn::Open) && self.scanned == self.client.inbox.len()
     }
@@ -315,7 +317,8 @@ impl Session {
 
     fn reads(&self) -> bool {
         let most = match self.turn {
-            // Until its name is known a frame is kept, and that of a line is known at its end.
+            // A frame is kept until its name is known; that of an inline command is known at the end of its
+            // line.
             Turn::Open => LINE_BYTES + LEAST_BUFFER_BYTES,
             _ => self.shared.limits.kept_bytes,
         };
@@ -369,7 +372,7 @@ impl Session {
         }
     }
 
-    /// The client has the grants whose replies were written.
+    /// Delivers the grants whose replies were written.
     fn deliver(&mut self) {
         if self.delivering.is_empty() {
             if matches!(self.turn, Turn::Open) {
@@ -385,7 +388,7 @@ impl Session {
         }
     }
 
-    /// The client's socket is broken: the grants being written did not reach it.
+    /// Records that the client's socket is broken: the grants being written did not reach it.
     fn mute(&mut self) {
         self.mute = true;
         self.left = true;
@@ -393,7 +396,7 @@ impl Session {
         self.delivering = Delivering::default();
     }
 
-    /// The gate gives the client up, which has not left.
+    /// Gives up on the client. That does not count as the client leaving.
     fn give_up(&mut self) {
         self.abandon();
         let left = self.left;
@@ -402,10 +405,9 @@ impl Session {
         self.closing = true;
     }
 
-    /// A client that is not read from may have closed all the same; one that closed is not served
-    /// for ever.
+    /// Detects that a client that is not being read has closed. Gives up on a closed client after [`LINGER`].
     fn look_for_close(&mut self, cx: &mut Context<'_>) -> bool {
-        // Who quits may still wait for what is before that.
+        // After a `QUIT`, replies to earlier commands may still be due.
         if (self.left && self.client.ended) || self.closing {
             let linger = self
                 .linger
@@ -438,8 +440,8 @@ impl Session {
         true
     }
 
-    /// A client of which nothing was heard for long is closed, as Redis does it: not one that waits for
-    /// something, be it a lock, a reply or a message, nor one that holds a lock by its connection.
+    /// Closes a client that was idle for too long, as Redis does. A client is not idle while it waits for a
+    /// lock, a reply or a message, or holds a lock bound to its connection.
     fn look_for_silence(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(idle) = &mut self.idle else {
             return false;
@@ -447,7 +449,7 @@ impl Session {
         if self.closing || idle.poll_silent(cx).is_pending() {
             return false;
         }
-        // What is owed to a client that takes nothing is owed by its own fault.
+        // A client that does not read is itself the reason that replies are owed.
         let owed = !self.back.is_settled() && self.client.unwritten() == 0;
         let waits = !matches!(self.turn, Turn::Open) || owed || self.back.is_subscribed();
         if waits || self.held.any() {
@@ -459,14 +461,14 @@ impl Session {
         true
     }
 
-    /// The client is told of the locks that it lost: by a push, or by the end of its connection.
+    /// Notifies the client of lost locks: by a push, or by closing its connection.
     fn tell_lost(&mut self, cx: &mut Context<'_>) -> bool {
         if self.closing {
             return false;
         }
         if self.held.read_mail(cx) {
             if self.back.protocol() == Protocol::Resp3 && !self.back.is_plain_pipe() {
-                // In the middle of a reply it has to wait.
+                // A push has to wait for the end of a reply.
                 if !self.may_push() {
                     return false;
                 }
@@ -490,14 +492,14 @@ impl Session {
             && self.back.is_between_replies()
     }
 
-    // ── Redis, or what stands for it ─────────────────────────────────────────────────────────
+    // ── Redis, or the local backend ──────────────────────────────────────────────────────────
 
     fn exchange(&mut self, cx: &mut Context<'_>) -> bool {
         if self.closing {
             return false;
         }
-        // Redis drops what still runs for a connection that is closed, so a client that has not left
-        // gets its answers first.
+        // Redis drops running commands of a closed connection. So a client that has not left gets its replies
+        // first.
         let answered = self.left || self.back.is_settled();
         if self.client.ended && self.is_done() && answered {
             self.back.close_writing();
@@ -543,7 +545,7 @@ impl Session {
 
     // ── turns ────────────────────────────────────────────────────────────────────────────────
 
-    /// Takes turns as far as they go. Returns whether there was any.
+    /// Takes turns as far as possible. Returns whether it took any.
     fn go_on(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while !self.closing && !self.yields && self.take_turn(cx) {
@@ -613,7 +615,8 @@ impl Session {
         }
     }
 
-    /// Nothing that Redis says has been passed on in part: a message may come while a lock command runs.
+    /// Returns whether a lock command may be answered: a message that arrives while it runs must not have
+    /// been forwarded in part.
     fn may_answer(&self) -> bool {
         self.mute || self.back.is_between_replies()
     }

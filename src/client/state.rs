@@ -1,29 +1,32 @@
-//! What one client's connection to Redis owes and is: which replies are still to come, and the
-//! protocol, database, identity, transaction and subscriptions that lock commands depend on.
+//! The state of one client's connection to Redis: the replies still to come, and the protocol, database,
+//! identity, transaction and subscriptions that lock commands depend on.
 //!
-//! Redis runs the commands of a connection one after the other, so this does the same: commands
-//! wait in a queue, and each reply is taken as the oldest one's, which is then known to have
-//! happened and is applied. State is never taken from a request alone, and a reply to one command
-//! is never taken for another's: what the queue does not allow is [`Uncountable`].
+//! Redis runs the commands of a connection one after the other, and this state machine does the same.
+//! Commands wait in a queue. Each reply belongs to the oldest one, which has then run, and its effect is
+//! applied. A request alone never changes the state, and a reply to one command is never attributed to
+//! another: a reply that the queue does not allow is [`Uncountable`].
 //!
-//! - The reply to `EXEC` is read element by element ([`State::receive`] opens it): the queued
-//!   commands run once more through the same queue, so that a `SUBSCRIBE` among them may give any
-//!   number of elements and a `SELECT` counts only if it succeeded.
-//! - Redis never hears `CLIENT REPLY OFF` or `SKIP`: what it answers in silence, nobody can know.
-//!   `CLIENT REPLY ON` is sent in their place ([`State::stand_in`]), so that every command gets its
-//!   reply, and those that Redis would have kept back are hidden from the client ([`Visibility`]).
+//! - The reply to `EXEC` is read element by element ([`State::receive`] opens it). The queued commands pass
+//!   once more through the same queue, so that a `SUBSCRIBE` among them may produce any number of elements
+//!   and a `SELECT` counts only if it succeeded.
+//! - Redis never gets `CLIENT REPLY OFF` or `SKIP`, since silent commands would have unknown results.
+//!   `CLIENT REPLY ON` is sent in their place ([`State::stand_in`]), so that every command gets its reply.
+//!   Replies that Redis would have suppressed are hidden from the client ([`Visibility`]). Only a command
+//!   that ends the counting of replies has the real one before it ([`State::silences_for_good`]).
 //!
-//! What remains in doubt, and ends the connection:
-//! - `CLIENT` with a NUL in the word `REPLY`, and a name of a command with one (the scanner refuses
-//!   it): the chance of Redis's hash tables decides what is run.
-//! - In RESP2, an element of `EXEC` that looks like a message, where the transaction subscribed and the
-//!   command may answer with an array: Redis up to 7.0 writes messages there, and nothing tells them
-//!   from a list that reads the same.
-//! - A reply that this version of the protocol does not allow at all.
+//! These doubtful cases end the connection:
+//! - `CLIENT` with a NUL in the word `REPLY`, and a command name with a NUL (the scanner refuses it): which
+//!   command runs depends on chance in Redis's hash tables.
+//! - In RESP2, an element of `EXEC` that looks like a message, if the transaction subscribed and the command
+//!   may reply with an array. Redis up to 7.0 writes messages there, and they are indistinguishable from a
+//!   list of the same content.
+//! - A reply that this version of the protocol does not allow.
 //!
-//! Not noticed at all: an error whose text has line ends, as Redis 7.0 gives to `FUNCTION LOAD`; a command renamed in the configuration of Redis (`rename-command`), if it is one
-//! of those that [`command`](Command) knows; and a Redis Cluster that takes a shard channel away while
-//! its client unsubscribes from it.
+//! These cases go undetected:
+//! - An error whose text contains line ends, as Redis 7.0 gives to `FUNCTION LOAD`.
+//! - A command renamed in Redis's configuration (`rename-command`), if it is one of those that
+//!   [`command`](Command) knows.
+//! - A Redis Cluster that takes a shard channel away while its client unsubscribes from it.
 
 use std::{collections::VecDeque, num::NonZeroU32};
 
@@ -49,56 +52,56 @@ use login::Logins;
 use naming::Naming;
 pub use visibility::Visibility;
 
-/// Goes to Redis in the place of the other two.
+/// Goes to Redis in place of the other two.
 const CLIENT_REPLY_ON: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n";
 const CLIENT_REPLY_OFF: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n";
 const CLIENT_REPLY_SKIP: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n";
 
-/// A queue that grew longer than this gives its memory back when it is empty: thousands of connections
-/// are idle, and each was busy once.
+/// A longer queue returns its memory when it is empty: thousands of connections are idle, and each was busy
+/// once.
 const KEPT_CAPACITY: usize = 16;
 
-/// What a whole reply was.
+/// The meaning of a whole reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// The end of the reply to the oldest command.
     Reply,
     /// A part of the reply to the oldest command; more parts follow.
     Part,
-    /// A message or an invalidation: the reply to nothing.
+    /// A message or an invalidation, which replies to no command.
     Message,
 }
 
-/// Which reply belongs to which command is not known (any more). The connection must be closed.
+/// The reason why replies cannot be attributed to commands any longer. The connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Uncountable {
-    /// Nothing was owed. Redis says so why it closes a connection (`-ERR max number of clients
-    /// reached`), so an error may still be passed on.
+    /// No reply was owed. An error may still be forwarded: with one, Redis announces why it closes a
+    /// connection (`-ERR max number of clients reached`).
     #[error("Redis sent a reply to no command")]
     Unasked,
-    /// The reply cannot be the oldest command's, or could be that of several.
+    /// The reply cannot be that of the oldest command, or could be that of several.
     #[error("a reply of Redis cannot be told to be that of a certain command")]
     Doubtful,
     /// Redis does not speak the protocol.
     #[error("Redis sent something else than a reply: {0}")]
     Protocol(#[from] ProtocolError),
-    /// What a transaction queues changes its connection too often to be kept in mind.
+    /// A transaction queues more commands that change the connection than are kept.
     #[error("too many commands that change the connection are queued in one transaction")]
     Endless,
 }
 
-/// What `CLIENT REPLY` said, in the three flags that Redis has for it.
+/// The effect of `CLIENT REPLY`, in Redis's own three flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Silence {
-    /// No replies from now on.
+    /// No command gets a reply from now on.
     off: bool,
-    /// The command whose turn it is gets no reply.
+    /// The current command gets no reply.
     skip: bool,
-    /// The command after it will get none.
+    /// The next command gets no reply.
     skip_next: bool,
 }
 
-/// Numbers of subscriptions, as Redis counts them.
+/// The numbers of subscriptions, as Redis counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Subscriptions {
     channels: u64,
@@ -109,51 +112,51 @@ struct Subscriptions {
 /// The state of one client's connection to Redis.
 #[derive(Debug, Clone, Default)]
 pub struct State {
-    /// Forwarded and not answered, the oldest first.
+    /// Commands that were forwarded and not answered, the oldest first.
     owed: VecDeque<Command>,
-    /// Replies owed by `owed`, as far as its length tells.
+    /// The number of commands in `owed`, each of a merged row counted.
     commands_owed: usize,
-    /// What is to be done to the replies of those in `owed` that are [`Command::Amended`]; nothing
-    /// any more where that has begun.
+    /// The amendments of the replies to each [`Command::Amended`] in `owed`; `None` once one has begun.
     amendments: VecDeque<Option<Amendment>>,
-    /// Queued in the open transaction.
+    /// Commands queued in the open transaction.
     queued: VecDeque<Command>,
-    /// Of the `EXEC` that is the oldest in `owed`: queued commands whose reply is still to come.
+    /// Commands of the `EXEC` at the front of `owed` whose replies are still to come.
     executing: VecDeque<Command>,
-    /// Confirmations still to come for the oldest command; none has come yet where this is none.
+    /// Confirmations still to come for the oldest command; `None` before the first.
     confirmations: Option<u64>,
     in_transaction: bool,
     silence: Silence,
-    /// Something the last command forwarded does is for the next one.
+    /// The last forwarded command takes effect on the next one.
     primed: bool,
     protocol: Protocol,
     database: u32,
     login: Option<u64>,
     logins_sent: u64,
     logins: Logins,
-    /// Counts what may have said something of the client itself.
+    /// Number of commands that may have named the client or its library.
     names_sent: u32,
-    /// Of what it said; few clients say anything.
+    /// The client's name and library. Few clients state any.
     naming: Option<Box<Naming>>,
-    /// Redis may have changed the user before it refused what it was asked.
+    /// Redis may have changed the user before it refused the command.
     login_in_doubt: bool,
     subscriptions: Subscriptions,
-    /// The open transaction may be subscribed when it runs: messages may come between the elements of its reply.
+    /// The open transaction may be subscribed when it runs, so that messages may come between the elements of
+    /// its reply.
     may_hear: bool,
-    /// Redis has answered otherwise than by an error.
+    /// Redis has sent a reply other than an error.
     has_served: bool,
     uncountable: bool,
 }
 
-/// What commands do that are not queued in a transaction.
+/// Commands outside a transaction.
 impl State {
-    /// A connection just opened.
+    /// Creates the state of a new connection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What to forward instead of this command, of which the end was just read: Redis is not to
-    /// keep back replies.
+    /// Returns the command to forward instead of this one, whose end was just read: Redis must not suppress
+    /// replies.
     pub fn stand_in(command: &RequestScanner) -> Option<&'static [u8]> {
         match Command::of(command) {
             Some(Command::Reply(ReplyMode::Off | ReplyMode::Skip)) => Some(CLIENT_REPLY_ON),
@@ -161,8 +164,8 @@ impl State {
         }
     }
 
-    /// Whether the command, of which so much was read, is one that Redis may not have before it is known whole:
-    /// it may take replies away, or end them.
+    /// Returns whether the command, of which only a part may have been read, must be whole before it goes to
+    /// Redis: it may suppress replies, or end them.
     pub fn must_be_whole(command: &RequestScanner) -> bool {
         let says = |word: &[u8]| {
             let subcommand = command.argument_beginning(1);
@@ -175,8 +178,9 @@ impl State {
         }
     }
 
-    /// What follows this command may be no replies any more. It is to be forwarded when nothing is
-    /// owed, after [`State::silences_for_good`], and nothing behind it before it is answered.
+    /// Returns whether Redis may stop sending countable replies after this command. The caller forwards it
+    /// when no reply is owed, after [`State::silences_for_good`], and forwards nothing behind it before it is
+    /// answered.
     pub fn may_end_counting(command: &RequestScanner) -> bool {
         matches!(
             Command::of(command),
@@ -184,10 +188,11 @@ impl State {
         )
     }
 
-    /// A command was forwarded whole, or its [`State::stand_in`]; `command` has just read its end.
+    /// Records a command that was forwarded whole, or its [`State::stand_in`]; `command` has just read its
+    /// end.
     ///
     /// # Errors
-    /// What Redis makes of it cannot be known.
+    /// The command's effect in Redis cannot be known.
     pub fn sent(&mut self, command: &RequestScanner) -> Result<(), Uncountable> {
         if self.uncountable {
             return Ok(());
@@ -208,8 +213,8 @@ impl State {
         Ok(())
     }
 
-    /// As [`State::sent`], for an `AUTH` or `HELLO` that says with these arguments who the client is, and
-    /// with those how it is called: that will be known. Of one that was but [`State::sent`] it is not.
+    /// As [`State::sent`], for an `AUTH` or `HELLO`: the arguments `who` state the client's identity,
+    /// `called` its name. After a mere [`State::sent`] both stay unknown.
     ///
     /// # Errors
     /// As [`State::sent`].
@@ -228,8 +233,8 @@ impl State {
         Ok(())
     }
 
-    /// As [`State::sent`], for a command with these arguments that may say something of the client itself:
-    /// it is shown what Redis accepts. Of one that was but [`State::sent`] nothing is known.
+    /// As [`State::sent`], for a command whose arguments may name the client or its library. What Redis
+    /// accepts is shown to operators. After a mere [`State::sent`] it stays unknown.
     ///
     /// # Errors
     /// As [`State::sent`].
@@ -244,14 +249,13 @@ impl State {
         Ok(())
     }
 
-    /// What the client said of itself, as Redis accepted it.
+    /// Returns the client's name and library, as Redis accepted them.
     pub fn said(&self) -> Said<'_> {
         let naming = self.naming.as_ref();
         naming.map_or_else(Said::default, |naming| naming.said())
     }
 
-    /// As [`State::sent`], for so many commands, one at least, whose names are all such that
-    /// [`is_plain`].
+    /// As [`State::sent`], for `count` commands, at least one, whose names all satisfy [`is_plain`].
     pub fn sent_plain(&mut self, count: usize) {
         if !self.uncountable {
             self.primed = false;
@@ -260,7 +264,8 @@ impl State {
         }
     }
 
-    /// So many replies that are no array and no push, next, are shown to the client and change nothing.
+    /// Returns how many of the next replies are shown to the client and change nothing, as long as they are
+    /// no arrays and no pushes.
     pub fn plain_owed(&self) -> u64 {
         let is_plain = !self.uncountable
             && !self.in_transaction
@@ -272,7 +277,7 @@ impl State {
         }
     }
 
-    /// So many of them came.
+    /// Records the arrival of `count` such replies.
     pub fn received_plain(&mut self, count: u64) {
         if let (Some(Command::Ordinary(owed)), Some(but_one)) =
             (self.owed.front_mut(), count.checked_sub(1))
@@ -284,7 +289,7 @@ impl State {
         }
     }
 
-    /// As [`State::sent`]; and the reply is to be amended, unless it turns out to be none such.
+    /// As [`State::sent`], for a command whose reply is to be amended, unless the reply is of another kind.
     pub fn sent_amended(&mut self, amendment: Amendment) {
         if !self.uncountable {
             self.primed = false;
@@ -293,8 +298,8 @@ impl State {
         }
     }
 
-    /// A frame without a command was forwarded ([`Step::Blank`](crate::resp::Step::Blank)). It
-    /// gets no reply, but spends what the command before it left for the next one.
+    /// Records that a frame without a command was forwarded ([`Step::Blank`](crate::resp::Step::Blank)). It
+    /// gets no reply, but spends what the previous command left for the next one.
     pub fn sent_blank(&mut self) {
         self.primed = false;
         match self.owed.back() {
@@ -306,19 +311,18 @@ impl State {
         }
     }
 
-    /// A command was forwarded that the client did not send: any that has one reply. It takes the
+    /// Records a forwarded command of lockgate's own, which may be any with a single reply. It takes the
     /// place of a command that does not go to Redis.
     pub fn sent_for_nobody(&mut self) {
         self.primed = false;
         self.push(Command::Nobodys);
     }
 
-    /// Reads on with `scanner`, which is used for nothing else, as
-    /// [`ReplyScanner::scan`] does: up to the end of one reply, or to that of `input`. Also tells
-    /// whether the bytes consumed are for the client.
+    /// Reads on with `scanner`, which serves nothing else, as [`ReplyScanner::scan`] does: up to the end of
+    /// one reply, or of `input`. Also returns whether the client sees the bytes consumed.
     ///
     /// # Errors
-    /// Which reply belongs to which command is not known.
+    /// The reply cannot be attributed to a command with certainty.
     pub fn receive(
         &mut self,
         scanner: &mut ReplyScanner,
@@ -340,14 +344,14 @@ impl State {
         (consumed, visibility, received)
     }
 
-    /// Where a reply begins with this byte: what is to be done to it. To be asked once.
+    /// Returns the amendment of a reply that begins with this byte. Called once for each reply.
     pub fn amendment(&mut self, first: u8) -> Option<Amendment> {
         let amended = self.head() == Some(Command::Amended)
-            // A message comes between, or the request was queued: this is no reply to it.
+            // A message comes between, or Redis queued the request: this is no reply to it.
             && first != b'>'
             && !self.subscribed()
             && !self.is_queued(Command::Amended)
-            // Nobody would see it.
+            // The client would not see it.
             && !self.silences_next();
         if amended {
             self.amendments.front_mut()?.take()
@@ -356,39 +360,40 @@ impl State {
         }
     }
 
-    /// Replies are to be amended.
+    /// Returns whether any reply is to be amended.
     pub fn amends(&self) -> bool {
         !self.amendments.is_empty()
     }
 
-    /// What is to be added to them, in entries.
+    /// Returns how many entries the amendments add at most.
     pub fn amendment_weight(&self) -> usize {
         let amendments = self.amendments.iter().flatten();
         amendments.map(Amendment::weight).sum()
     }
 
-    /// Commands forwarded whose reply has not come whole.
+    /// Returns the number of forwarded commands whose reply has not arrived whole.
     pub fn owed(&self) -> usize {
         self.commands_owed
     }
 
-    /// The same, ordinary ones in a row counted as one. The caller bounds it, and with it and
-    /// [`State::queued`] the memory this takes.
+    /// Returns the same number, with ordinary commands in a row counted as one. The caller bounds it and
+    /// [`State::queued`], and so the memory of this state.
     pub fn owed_entries(&self) -> usize {
         self.owed.len()
     }
 
-    /// Commands queued in the open transaction, where they are not ordinary ones in a row.
+    /// Returns the number of commands queued in the open transaction, with ordinary commands in a row counted
+    /// as one.
     pub fn queued(&self) -> usize {
         self.queued.len()
     }
 
-    /// Nothing is owed, or that is not known any more: a lock command may run.
+    /// Returns whether a lock command may run: no reply is owed, or replies are no longer counted.
     pub fn settled(&self) -> bool {
         self.owed.is_empty() || self.uncountable
     }
 
-    /// None of the replies that are owed changes what later commands mean.
+    /// Returns whether none of the replies owed changes the meaning of later commands.
     pub fn changes_nothing(&self) -> bool {
         let mut in_transaction = self.in_transaction;
         let all = self.queued.iter().chain(&self.executing).chain(&self.owed);
@@ -418,49 +423,51 @@ impl State {
         none_does && !in_transaction && !self.uncountable && !self.subscribed()
     }
 
-    /// The reply to `EXEC` has come in part.
+    /// Returns whether the reply to `EXEC` has arrived in part.
     pub fn is_executing(&self) -> bool {
         !self.executing.is_empty()
     }
 
-    /// The protocol that replies are written in now.
+    /// Returns the protocol of the next reply.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// The number of the selected database.
+    /// Returns the number of the selected database.
     pub fn database(&self) -> u32 {
         self.database
     }
 
-    /// A successful `AUTH`, or `HELLO` with `AUTH`, was seen since the connection was opened or `RESET`.
+    /// Returns whether an `AUTH`, or `HELLO` with `AUTH`, has succeeded since the connection was opened or
+    /// `RESET`.
     pub fn authenticated(&self) -> bool {
         self.login.is_some()
     }
 
-    /// Which one it was: the how many-th `AUTH` or `HELLO` with `AUTH` forwarded, from 1 on.
+    /// Returns the number of that command among the logins forwarded (see [`State::logins_sent`]), from 1 on.
     pub fn login(&self) -> Option<u64> {
         self.login
     }
 
-    /// How many `AUTH` and `HELLO` with `AUTH` were forwarded.
+    /// Returns the number of forwarded logins: `AUTH`, and `HELLO` with enough options for an `AUTH`.
     pub fn logins_sent(&self) -> u64 {
         self.logins_sent
     }
 
-    /// Returns the user that the client claims to be, as far as Redis accepted it, and how often that has changed: a
-    /// `RESET` makes it anonymous anew. Where the identity is [`certain`](State::certain). A reply is no proof: the store verifies what
-    /// the client claims before anything is locked on its behalf.
+    /// Returns the user that the client claims to be, as far as Redis accepted it, and how often that has
+    /// changed. A `RESET` makes the client anonymous again. Valid where the identity is
+    /// [`certain`](State::certain). A reply is no proof: the store verifies the claim before it locks
+    /// anything on the client's behalf.
     pub fn identity(&self) -> (&Identity, u64) {
         self.logins.identity()
     }
 
-    /// `MULTI` was answered, and no `EXEC`, `DISCARD` or `RESET` since.
+    /// Returns whether `MULTI` was answered, without an `EXEC`, `DISCARD` or `RESET` since.
     pub fn in_transaction(&self) -> bool {
         self.in_transaction
     }
 
-    /// The number of subscriptions, of every kind.
+    /// Returns the number of subscriptions of all kinds.
     pub fn subscriptions(&self) -> u64 {
         let Subscriptions {
             channels,
@@ -470,42 +477,45 @@ impl State {
         channels + patterns + shard_channels
     }
 
-    /// The connection is in RESP2's subscribed mode, where Redis takes few commands.
+    /// Returns whether the connection is in RESP2's subscribed mode, where Redis accepts few commands.
     pub fn subscribed(&self) -> bool {
         self.protocol == Protocol::Resp2 && self.subscriptions() > 0
     }
 
-    /// Redis has run a command for this client since it connected, or `RESET` the connection: where Redis wants a
-    /// password, the client has given it.
+    /// Returns whether Redis has run a command for this client since the connection was opened or `RESET`.
+    /// Where Redis requires a password, the client has then given it.
     pub fn has_served(&self) -> bool {
         self.has_served
     }
 
-    /// The identity is known. Otherwise a `HELLO` with `AUTH` failed for another reason, or a `RESET` did, and
-    /// what is told of it is from before.
+    /// Returns whether the identity is known. It is not after a failed `RESET`, nor after a failed `HELLO`
+    /// with `AUTH` that may have logged in before it failed; [`State::identity`] then returns the earlier
+    /// one.
     pub fn certain(&self) -> bool {
         !self.login_in_doubt
     }
 
-    /// Where [`State::settled`]: replies are off (`CLIENT REPLY OFF`).
+    /// Where [`State::settled`]: returns whether replies are off (`CLIENT REPLY OFF`).
     pub fn replies_off(&self) -> bool {
         self.silence.off
     }
 
-    /// Where [`State::settled`]: the next command gets no reply (`CLIENT REPLY OFF` or `SKIP`).
+    /// Where [`State::settled`]: returns whether the next command gets no reply (`CLIENT REPLY OFF` or
+    /// `SKIP`).
     pub fn silences_next(&self) -> bool {
         self.silence.off || self.silence.skip
     }
 
-    /// Where [`State::settled`]: the next command is not sent to Redis. Whether it gets no reply.
+    /// Where [`State::settled`]: records that the next command does not go to Redis. Returns whether it gets
+    /// no reply.
     pub fn take_silence(&mut self) -> bool {
         let silent = self.silences_next();
         self.silence.skip = false;
         silent
     }
 
-    /// Where [`State::settled`]: what Redis has to be told before a command of which the replies
-    /// cannot be hidden, and that nothing is hidden any more.
+    /// Where [`State::settled`]: stops hiding replies. Returns the bytes that Redis has to get before a
+    /// command whose replies cannot be hidden.
     pub fn silences_for_good(&mut self) -> Option<&'static [u8]> {
         let silence = if self.silence.off {
             CLIENT_REPLY_OFF
@@ -518,14 +528,14 @@ impl State {
         Some(silence)
     }
 
-    /// The last command forwarded is for the next one (`CLIENT CACHING`, `ASKING`): if a lock
-    /// command comes next, something else must spend that upstream.
+    /// Returns whether the last forwarded command takes effect on the next one (`CLIENT CACHING`, `ASKING`).
+    /// If that is a lock command, another command must spend the effect upstream.
     pub fn primed(&self) -> bool {
         self.primed
     }
 
-    /// What Redis sends are no replies any more (`MONITOR`, `SCRIPT DEBUG YES`, `SYNC`, `PSYNC`, `REPLCONF`): the
-    /// session is a plain byte pipe from now on.
+    /// Returns whether Redis no longer sends countable replies (`MONITOR`, `SCRIPT DEBUG YES`, `SYNC`,
+    /// `PSYNC`, `REPLCONF`): the session is then a plain byte pipe.
     pub fn uncountable(&self) -> bool {
         self.uncountable
     }
@@ -543,7 +553,7 @@ impl State {
         next
     }
 
-    /// The command just sent said this, unless it was none that could.
+    /// Keeps the name or library that the command just sent states, if it states any.
     fn offer_name(&mut self, before: u32, arguments: &[Bytes]) {
         if let Some(number) = NonZeroU32::new(self.names_sent)
             && self.names_sent != before
@@ -558,7 +568,7 @@ impl State {
         Self::push_merged(&mut self.owed, command);
     }
 
-    /// Ordinary commands in a row take one place, as does `PUBLISH`.
+    /// Appends a command. Ordinary commands in a row take one entry, as does a row of `PUBLISH`.
     fn push_merged(queue: &mut VecDeque<Command>, command: Command) {
         match (queue.back_mut(), command) {
             (Some(Command::Ordinary(before)), Command::Ordinary(more))
@@ -567,23 +577,23 @@ impl State {
         }
     }
 
-    /// Redis has queued a command in the open transaction.
+    /// Records that Redis has queued a command in the open transaction.
     fn queue(&mut self, command: Command) {
         self.may_hear |= self.subscriptions() > 0 || command.confirmed_by().is_some();
         let command = match command.alone() {
-            // Its reply is told from a message only where a message may come.
+            // Its reply must be distinguished from a message only where a message may come.
             Command::Publish(times) if !self.may_hear => Command::Ordinary(times),
             other => other,
         };
         Self::push_merged(&mut self.queued, command);
     }
 
-    /// The oldest command, or the one of a running `EXEC`.
+    /// Returns the oldest command, or that of a running `EXEC`.
     fn head(&self) -> Option<Command> {
         self.executing.front().or(self.owed.front()).copied()
     }
 
-    /// The oldest command has had all its replies.
+    /// Removes the oldest command, which has had all its replies.
     fn pop(&mut self) {
         self.confirmations = None;
         if !self.executing.is_empty() {
@@ -591,13 +601,13 @@ impl State {
             if !self.executing.is_empty() {
                 return;
             }
-            // That was the last of its EXEC.
+            // That was the last command of its EXEC.
         }
         self.commands_owed = self.commands_owed.saturating_sub(1);
         if take_one(&mut self.owed) == Some(Command::Amended) {
             self.amendments.pop_front();
             if self.amendments.is_empty() {
-                // Few clients ask twice.
+                // Few clients send a second such command.
                 self.amendments = VecDeque::new();
             }
         }
@@ -608,7 +618,7 @@ impl State {
         }
     }
 
-    /// The oldest command is queued by Redis, not run, if the transaction is open.
+    /// Returns whether Redis queues this command in the open transaction instead of running it.
     fn is_queued(&self, command: Command) -> bool {
         self.in_transaction && self.executing.is_empty() && !command.runs_in_transaction()
     }
@@ -631,14 +641,14 @@ impl State {
         self.login_in_doubt = false;
         self.has_served = false;
         self.subscriptions = Subscriptions::default();
-        // As Redis does: the SKIP of this very command goes on.
+        // As in Redis, a SKIP for this very command stays.
         self.silence.off = false;
         self.silence.skip_next = false;
     }
 }
 
 impl Silence {
-    /// A `CLIENT REPLY` ran.
+    /// Applies a `CLIENT REPLY`.
     fn set(&mut self, mode: ReplyMode) {
         match mode {
             ReplyMode::On => (self.off, self.skip) = (false, false),
@@ -647,13 +657,13 @@ impl Silence {
         }
     }
 
-    /// A command has ended.
+    /// Ends a command.
     fn next_command(&mut self) {
         self.skip = std::mem::take(&mut self.skip_next);
     }
 }
 
-/// Takes one command off a queue.
+/// Removes one command from a queue.
 fn take_one(queue: &mut VecDeque<Command>) -> Option<Command> {
     let taken = match queue.front_mut() {
         Some(Command::Ordinary(times)) if *times > 1 => {

@@ -1,11 +1,10 @@
-//! What `COMMAND` says of the commands that live in this gate: the one place where their names,
-//! arities, flags, keys and arguments stand.
+//! The `COMMAND` entries of the commands that lockgate implements: the only definition of their names,
+//! arities, flags, keys and arguments.
 //!
-//! Clients ask for it on connecting: redis-cli to complete and explain, cluster-aware libraries to
-//! find the keys. The lock commands ([`LOCK_COMMANDS`]) belong into Redis's own replies as well where
-//! a Redis stands behind this gate ([`amend`](super::amend)), so the writers here make single
-//! entries, in the very form that Redis has them (the fields of `COMMAND INFO`; the map of
-//! `COMMAND DOCS`).
+//! Clients request them on connecting: redis-cli to complete and explain commands, cluster-aware libraries to
+//! find the keys. In front of an upstream, the lock commands ([`LOCK_COMMANDS`]) also belong in Redis's own
+//! replies ([`amend`](super::amend)). So these writers produce single entries in Redis's exact form (the
+//! fields of `COMMAND INFO`, the map of `COMMAND DOCS`).
 
 use bytes::Bytes;
 
@@ -18,29 +17,29 @@ mod ordinary;
 pub use locks::LOCK_COMMANDS;
 pub use ordinary::ORDINARY_COMMANDS;
 
-/// Fields of an entry of `COMMAND` since Redis 7. Redis 6 has the first seven, older ones six.
+/// Number of fields in an entry of `COMMAND` since Redis 7. Redis 6 has the first seven, older versions six.
 pub const INFO_FIELDS: usize = 10;
 
-/// One command, or one subcommand.
+/// One command or subcommand.
 #[derive(Debug)]
 pub struct Entry {
-    /// The full name in lower case; of a subcommand `container|name`.
+    /// The full name in lower case; `container|name` for a subcommand.
     pub name: &'static str,
-    /// How many arguments with the name (and the subcommand's) there are; negative: at least so many.
+    /// The number of arguments, including the name (and the subcommand's); negative: the minimum.
     pub arity: i64,
-    /// As `COMMAND` says them (`write`, `blocking` …).
+    /// The flags in `COMMAND` (`write`, `blocking` …).
     pub flags: &'static [&'static str],
-    /// The categories of access control, without their `@`.
+    /// The ACL categories, without their `@`.
     pub categories: &'static [&'static str],
-    /// What is done with the key, which is the first argument; none where there is no key.
+    /// The use of the key, which is the first argument; `None` without a key.
     pub key: Option<KeyUse>,
-    /// What it does, in a line.
+    /// A one-line summary.
     pub summary: &'static str,
-    /// The version since which it exists, of Redis or of lockgate.
+    /// The version of Redis or lockgate that introduced it.
     pub since: &'static str,
-    /// Under which heading it is explained.
+    /// The group of the documentation.
     pub group: &'static str,
-    /// What it costs.
+    /// The time complexity.
     pub complexity: &'static str,
     /// The arguments.
     pub arguments: &'static [Argument],
@@ -48,11 +47,11 @@ pub struct Entry {
     pub subcommands: &'static [Entry],
 }
 
-/// What a command does with its key, as Redis's key specifications say it.
+/// The use of a command's key, in the words of Redis's key specifications.
 #[derive(Debug)]
 pub struct KeyUse(&'static [&'static str]);
 
-/// One argument, as it is explained.
+/// The documentation of one argument.
 #[derive(Debug)]
 pub struct Argument {
     name: &'static str,
@@ -68,20 +67,20 @@ enum Kind {
     Text,
     Integer,
     Pattern,
-    /// A word that stands for itself.
+    /// A literal word.
     Word,
     OneOf,
     Block,
 }
 
 impl Entry {
-    /// Whether so many arguments, with the name, are right.
+    /// Returns whether this number of arguments, including the name, is right.
     pub fn takes(&self, arguments: usize) -> bool {
         let least = usize::try_from(self.arity.unsigned_abs()).unwrap_or(usize::MAX);
         arguments == least || (self.arity < 0 && arguments > least)
     }
 
-    /// The name without that of its container.
+    /// Returns the name without that of its container.
     pub fn short_name(&self) -> &'static str {
         self.name
             .split_once('|')
@@ -123,7 +122,7 @@ impl Entry {
         }
     }
 
-    /// Writes the entry of `COMMAND DOCS`: the name, then the map of what there is to know.
+    /// Writes the entry of `COMMAND DOCS`: the name, then the map of its documentation.
     pub fn write_docs(&self, out: &mut Writer<'_>) {
         let texts = [
             ("summary", self.summary),
@@ -151,11 +150,11 @@ impl Entry {
     }
 }
 
-/// Which commands are shown.
+/// A selection of commands.
 pub type Filter = Box<dyn Fn(&Entry) -> bool>;
 
-/// Which commands `COMMAND LIST` shows with these arguments; none where they are wrong. Redis looks
-/// at subcommands, too.
+/// Returns the filter of `COMMAND LIST` with these arguments; `None` where they are invalid. Like Redis's, it
+/// covers subcommands.
 pub fn filter(arguments: &[Bytes]) -> Option<Filter> {
     let (by, what) = match arguments {
         [] => return Some(Box::new(|_| true)),
@@ -180,12 +179,12 @@ pub fn filter(arguments: &[Bytes]) -> Option<Filter> {
 }
 
 impl KeyUse {
-    /// What is done with the key, in the words of key specifications.
+    /// Writes the flags of the key specification.
     pub fn write_flags(&self, out: &mut Writer<'_>) {
         write_words(out, self.0, "");
     }
 
-    /// One key specification: the key is the argument after the name.
+    /// Writes the key specification: the key is the argument after the name.
     fn write(&self, out: &mut Writer<'_>) {
         out.map(3);
         out.bulk("flags");
@@ -222,7 +221,7 @@ impl Argument {
         }
     }
 
-    /// The word that stands before the value, or that the argument is.
+    /// Sets the word that precedes the value, or that is the argument.
     const fn after(mut self, token: &'static str) -> Self {
         self.token = Some(token);
         self

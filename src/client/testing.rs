@@ -1,6 +1,6 @@
-//! For tests: a real Redis to compare with, and replies read by decoders that are not ours: RESP2 by
-//! the crate redis-protocol, RESP3 by the crate redis (the former refuses a set of maps, which
-//! `COMMAND` has).
+//! For tests: a real Redis to compare with, and replies read by third-party decoders. The crate
+//! redis-protocol decodes RESP2, the crate redis RESP3 (the former refuses a set of maps, which `COMMAND`
+//! has).
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::resp::Protocol;
 
-/// A reply, whatever protocol it came in. Maps and sets are sorted.
+/// A reply in either protocol. Maps and sets are sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Value {
     Simple(String),
@@ -28,13 +28,14 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The first RESP2 frame in these bytes, and its length; none where it is not complete.
+    /// Decodes the first RESP2 frame in these bytes. Returns it with its length; `None` where it is
+    /// incomplete.
     pub(crate) fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let read = resp2::decode::decode(bytes).unwrap();
         read.map(|(frame, length)| (frame.into(), length))
     }
 
-    /// The one reply that these bytes are.
+    /// Decodes bytes that are exactly one reply.
     pub(crate) fn whole(protocol: Protocol, bytes: &[u8]) -> Self {
         match protocol {
             Protocol::Resp2 => {
@@ -43,7 +44,7 @@ impl Value {
                 value
             }
             Protocol::Resp3 => {
-                // The parser does not tell how much it took, so another reply stands behind.
+                // The parser does not report how much it consumed, so another reply follows.
                 let bytes = [bytes, b"+that is all\r\n"].concat();
                 let mut bytes = bytes.as_slice();
                 let mut parser = redis::Parser::new();
@@ -55,7 +56,7 @@ impl Value {
         }
     }
 
-    /// The bytes of a string.
+    /// Returns the bytes of a string.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         match self {
             Self::Bulk(bytes) | Self::Text(bytes) => bytes,
@@ -64,12 +65,12 @@ impl Value {
         }
     }
 
-    /// The text of a string.
+    /// Returns the text of a string.
     pub(crate) fn into_text(self) -> String {
         String::from_utf8(self.into_bytes()).unwrap()
     }
 
-    /// The elements of an array or a set, or of a RESP2 map.
+    /// Returns the elements of an array or a set, or of a RESP2 map.
     pub(crate) fn into_elements(self) -> Vec<Value> {
         match self {
             Self::Array(elements) | Self::Set(elements) => elements,
@@ -77,7 +78,7 @@ impl Value {
         }
     }
 
-    /// The pairs of a map, sorted; also of one that RESP2 has flat.
+    /// Returns the pairs of a map, sorted; RESP2 has maps as flat arrays.
     pub(crate) fn into_pairs(self) -> Vec<(String, Value)> {
         let mut pairs: Vec<(String, Value)> = match self {
             Self::Map(pairs) => pairs
@@ -96,7 +97,7 @@ impl Value {
         pairs
     }
 
-    /// The value at `key` of a map.
+    /// Returns the value at `key` of a map.
     pub(crate) fn at(&self, key: &str) -> Value {
         let pairs = self.clone().into_pairs();
         let found = pairs.into_iter().find(|(name, _)| name == key);
@@ -152,8 +153,8 @@ impl From<redis::Value> for Value {
     }
 }
 
-/// A redis-server of this test's own; it ends with it. Its socket is a file, so that tests that run
-/// at a time cannot take each other's port.
+/// A redis-server of one test, which ends with it. Its socket is a file, so that concurrent tests cannot take
+/// each other's port.
 pub(crate) struct Redis {
     server: Child,
     directory: TempDir,
@@ -240,7 +241,7 @@ impl Connection {
         self.receive()
     }
 
-    /// The same with words.
+    /// Sends a command of single words and waits for its reply.
     pub(crate) fn say(&mut self, words: &str) -> Value {
         let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
         self.ask(&words)

@@ -1,9 +1,9 @@
-//! Admits the clients that the store has to verify first, in the order in which they came, whichever of their
-//! tasks the scheduler runs first once the answer is known. Without it a crowd of new clients could be overtaken
-//! by the next one: an answer only wakes a task, and others may be ahead of it.
+//! Admits clients that the store has to verify first, in the order in which they arrived, whichever of their
+//! tasks the scheduler runs first after the store's reply. Without it a newly arrived client could overtake a
+//! crowd of earlier ones: the reply only wakes their tasks, and others may be ahead of them.
 //!
-//! There is one line for each claim (these credentials, or none), since one answer serves all of its clients;
-//! none of them waits for the answer to another claim.
+//! Each claim (these credentials, or none) has a line of its own, since one reply serves all of its clients.
+//! No client waits for the reply to another claim.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,10 +13,10 @@ use std::{
 
 use crate::identity::Credentials;
 
-/// What a client claims: these credentials, or nothing.
+/// A client's claim: these credentials, or none.
 type Claim = Option<Credentials>;
 
-/// The lines; there are no more places in them than clients.
+/// The lines of waiting clients, with at most one place for each client.
 #[derive(Debug, Default)]
 pub struct Turnstile {
     lines: Mutex<Lines>,
@@ -25,11 +25,12 @@ pub struct Turnstile {
 #[derive(Debug, Default)]
 struct Lines {
     next: u64,
-    /// Each place, with the task to wake when it is the first, where that has asked for it.
+    /// The places in each line, with the task to wake when the place becomes the first, if that task has
+    /// polled.
     places: HashMap<Claim, BTreeMap<u64, Option<Waker>>>,
 }
 
-/// A place in a line. It is over when this is dropped.
+/// A place in a line. Dropping the ticket frees it.
 #[derive(Debug)]
 pub(super) struct Ticket {
     turnstile: Arc<Turnstile>,
@@ -38,7 +39,7 @@ pub(super) struct Ticket {
 }
 
 impl Turnstile {
-    /// The last place in the line of this claim.
+    /// Returns a ticket for the last place in the line of this claim.
     pub(super) fn ticket(self: &Arc<Self>, claim: &Claim) -> Ticket {
         let mut lines = self.lock();
         let number = lines.next;
@@ -53,19 +54,19 @@ impl Turnstile {
         }
     }
 
-    /// Tells whether the line of this claim is empty.
+    /// Returns whether the line of this claim is empty.
     pub(super) fn is_free(&self, claim: &Claim) -> bool {
         !self.lock().places.contains_key(claim)
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        // Nothing panics while it is held.
+        // No code panics while it holds the mutex.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ticket {
-    /// Whether no place is before it any more; the task is woken when that is so.
+    /// Returns ready once the place is the first in its line; wakes the task then.
     pub(super) fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
         let mut lines = self.turnstile.lock();
         let Some(line) = lines.places.get_mut(&self.claim) else {

@@ -1,18 +1,18 @@
-//! Where operators look in: section `[admin]`.
+//! The admin address: section `[admin]`.
 
 use std::net::SocketAddr;
 
 use super::{Error, Typed, address};
 
-/// Longest name of a host, in bytes, as DNS has it.
+/// Longest host name, in bytes, as in DNS.
 const NAME_BYTES: usize = 253;
 
-/// Where operators look in over HTTP.
+/// The admin address, over HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
     /// The address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Names of it, in lower case, beside its IP addresses and `localhost`.
+    /// Its host names, in lower case, beside its IP addresses and `localhost`.
     pub hosts: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl Admin {
     }
 }
 
-/// Names of hosts, without ports.
+/// Reads host names, without ports.
 fn hosts(text: &str) -> Result<Vec<String>, String> {
     let is_name = |name: &str| {
         let mut bytes = name.bytes();

@@ -1,5 +1,4 @@
-//! The password of the gate itself: in the configuration, or in a file of its own, as secrets of
-//! containers are.
+//! The instance's own password: in the configuration, or in a file of its own, as container secrets are.
 
 use std::{fs, path::Path};
 
@@ -8,7 +7,7 @@ use crate::password::{PASSWORD_BYTES, Password};
 
 const IN_FILE: &str = "auth.password_file";
 
-/// None: there is no password.
+/// Reads the password. None: there is none.
 pub(super) fn check(typed: &mut Typed) -> Result<Option<Password>, Error> {
     let typed_in = typed.parse_secret("auth.password", "", |text| password(text.as_bytes()))?;
     match (typed_in, typed.parse(IN_FILE, "", file)?) {
@@ -22,7 +21,7 @@ pub(super) fn check(typed: &mut Typed) -> Result<Option<Password>, Error> {
     }
 }
 
-/// The password in a file, or why there is none.
+/// Reads the password in a file; the error is the reason why there is none.
 fn read(path: &Path) -> Result<Password, String> {
     let text = fs::read(path).map_err(|error| error.to_string())?;
     let found = password(first_line(&text)).map_err(|allowed| format!("allowed is {allowed}"))?;
@@ -36,7 +35,7 @@ fn password(text: &[u8]) -> Result<Option<Password>, String> {
     Ok((!text.is_empty()).then(|| Password::new(text)))
 }
 
-/// Editors end it with a line feed.
+/// Returns the first line: editors end a file with a line feed.
 fn first_line(text: &[u8]) -> &[u8] {
     let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
     line.strip_suffix(b"\r").unwrap_or(line)

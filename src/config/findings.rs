@@ -1,18 +1,18 @@
-//! Everything that is wrong with what was typed, for whoever checks before starting.
+//! All errors of a typed configuration, for a check before the start.
 //!
-//! What is checked stops at the first thing that is wrong, since much of the rest depends on it. So the section
-//! of the key that is wrong is forgotten as a whole, and the rest is checked once more: every section tells
-//! one thing, and nothing that only follows from another is told.
+//! A check stops at its first error, since much of the rest depends on it. So the whole section of the wrong key is
+//! dropped, and the rest is checked again: each section reports one error, and no error that only follows from
+//! another is reported.
 
 use std::ffi::OsString;
 
 use super::{Config, Error, Flags, Typed};
 
 impl Config {
-    /// As [`Config::load`], with more than one thing that is wrong.
+    /// Loads the configuration as [`Config::load`] does, and reports more than one error.
     ///
     /// # Errors
-    /// The first thing in each section that is wrong, and every key that is not known; at least one.
+    /// The first error of each section, and every unknown key; at least one.
     pub fn findings(
         flags: Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -41,10 +41,10 @@ impl Config {
     }
 }
 
-/// Whether anything was typed there.
+/// Drops what was typed in this key's section. Returns whether there was anything.
 fn forget_section(typed: &mut Typed, key: &str) -> bool {
     let mut known = Typed::default();
-    // The defaults are allowed; all of them were asked for.
+    // The defaults are allowed, so this asks for every key.
     let _ = Config::check(&mut known);
     let keys = known.asked.into_keys();
     let alike = |other: &&str| section(other) == section(key);
@@ -54,7 +54,7 @@ fn forget_section(typed: &mut Typed, key: &str) -> bool {
         > 0
 }
 
-/// Keys that depend on each other are of one section.
+/// Returns a key's section. Keys that depend on each other share one.
 fn section(key: &str) -> &str {
     match key.split_once('.').map_or(key, |(section, _)| section) {
         "listen" | "unixsocket" | "unixsocketperm" => "tls",

@@ -41,7 +41,7 @@ impl Operator {
         Config::load(self.flags, self.environment).unwrap()
     }
 
-    /// The one line that tells why not.
+    /// Returns the one line that refuses the configuration.
     fn refused(self) -> String {
         let line = Config::load(self.flags, self.environment)
             .unwrap_err()
@@ -122,7 +122,7 @@ fn every_key_of_the_file_is_a_variable_too() {
             nothing_typed().variable(&name, &default).starts(),
             Config::default()
         );
-        // Nothing is what a key refuses that is not empty by default: so the variable was not overlooked.
+        // A key with a non-empty default refuses an empty value, so this shows that the variable was read.
         if !default.is_empty() {
             assert_names(
                 &nothing_typed().variable(&name, "").refused(),
@@ -327,12 +327,12 @@ fn what_kubernetes_says_of_services_is_ignored() {
             .starts();
         assert_eq!(config, Config::default());
     }
-    // What somebody who runs lockgate may take for a key is none of these.
+    // A variable that an operator may take for a key is not one of these.
     let typed = nothing_typed().variable("LOCKGATE_LISTEN_PORT", "7000");
     assert_names(&typed.refused(), &["LOCKGATE_LISTEN_PORT", "no such key"]);
 }
 
-/// A number of another base means what it says there, or is refused: never another number.
+/// A number in another base means what TOML says it means, or is refused: never another number.
 #[test]
 fn a_number_in_the_file_keeps_its_base() {
     let socket = |mode| format!("unixsocket = \"/run/gate.sock\"\nunixsocketperm = {mode}");
@@ -533,7 +533,7 @@ fn leases_are_written_back_where_there_is_a_redis_to_forget_them() {
     assert_eq!(settings("embedded").write_back, WriteBack::Off);
 }
 
-/// What the file marks is what is taken over, no more and no less.
+/// The file marks exactly the keys that a reload changes.
 #[test]
 fn what_is_taken_over_on_sighup_is_marked_in_the_documented_file() {
     let mut marked = Vec::new();

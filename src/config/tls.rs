@@ -1,29 +1,28 @@
-//! TLS: what stands where in the file system, to clients and to Redis. That a file is of use is seen when
-//! it is read, later; here it is seen that what belongs together was named together, so that nothing
-//! looks as if it were heeded that is not.
+//! TLS: the files to use, towards clients and towards Redis. A later read finds out whether a file can be used. The
+//! check here is that files that belong together are named together, so that no setting is silently ignored.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{Error, HOUR, MILLISECOND, Typed, address, duration, file};
 use crate::transport::tls::{ClientCertificates, ClientFiles, KeyPair, ServerFiles};
 
-/// TLS to clients.
+/// TLS towards clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     /// The address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
     /// Certificates and keys.
     pub files: ServerFiles,
-    /// How long the handshake with a client may take.
+    /// Bound on the handshake with a client.
     pub handshake_timeout: Duration,
 }
 
-/// TLS to Redis.
+/// TLS towards Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamTls {
     /// Certificates and keys.
     pub files: ClientFiles,
-    /// Whom Redis's certificate is for, where that is not the host of the URL.
+    /// The name that Redis's certificate is for, where that is not the host of the URL.
     pub server_name: Option<String>,
 }
 
@@ -67,7 +66,7 @@ impl Tls {
 }
 
 impl UpstreamTls {
-    /// `wanted`: the URL says that Redis speaks TLS.
+    /// Reads the section. `wanted`: the URL asks for TLS.
     pub(super) fn check(typed: &mut Typed, wanted: bool) -> Result<Option<Self>, Error> {
         let mut optional = |key| typed.parse(key, "", |text| only_if(text, wanted));
         let authorities = optional("upstream.ca")?;
@@ -90,7 +89,7 @@ fn pair(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Option<KeyPair> {
     })
 }
 
-/// A file that must be named where it is `needed`, and only there.
+/// Reads the name of a file that must be given where it is `needed`, and only there.
 fn needed(text: &str, needed: bool, why: &str) -> Result<Option<PathBuf>, String> {
     match (needed, text.is_empty()) {
         (true, true) => Err(format!("the path of a file (PEM), since {why}")),

@@ -1,6 +1,6 @@
-//! What was typed: flags, environment and file, still as text, each with the place it came from.
-//! Nothing is known here of the keys but their spelling: `lock.lease` in the file is
-//! `LOCKGATE_LOCK_LEASE` in the environment.
+//! The typed configuration: flags, environment and file, still as text, each value with its origin. This module
+//! knows nothing of the keys but their spelling: `lock.lease` in the file is `LOCKGATE_LOCK_LEASE` in the
+//! environment.
 
 use std::{
     collections::BTreeMap,
@@ -15,13 +15,13 @@ use toml::de::{DeTable, DeValue};
 
 use crate::password::Password;
 
-/// What every variable of the environment that is meant for this program begins with.
+/// The prefix of every environment variable for this program.
 const PREFIX: &str = "LOCKGATE_";
 
-/// Flags that have a shorter name than their key; as a variable, both spellings are expected.
+/// Flags with a shorter name than their key; as a variable, both spellings work.
 const SHORT: [(&str, &str); 2] = [("upstream", "upstream.url"), ("admin", "admin.listen")];
 
-/// What can be said by flags.
+/// The settings that flags can give.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Flags {
     /// The configuration file [env: LOCKGATE_CONFIG]
@@ -32,8 +32,8 @@ pub struct Flags {
     pub listen: Option<String>,
     /// `embedded`, `redis://[user[:password]@]host[:port]`, `rediss://…` with TLS, or `unix:///path` [env: LOCKGATE_UPSTREAM] [default: embedded]
     ///
-    /// A password is better put into the environment or the file: everybody on the machine can
-    /// read the flags of a process.
+    /// Put a password into the environment or the file instead: every user of the machine can read the flags of a
+    /// process.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
     /// The address for operators, over HTTP: a live page, metrics, health; `off` is none [env: LOCKGATE_ADMIN] [default: off]
@@ -44,7 +44,7 @@ pub struct Flags {
     pub log: Option<String>,
 }
 
-/// Why a configuration is refused. The text names the key or variable, and what is allowed.
+/// The reason why a configuration is refused. The text names the key or variable, and the allowed values.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file could not be read.
@@ -52,7 +52,7 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The file is not TOML.
@@ -60,50 +60,50 @@ pub enum Error {
     NotToml {
         /// The file.
         path: PathBuf,
-        /// Where and why, in one line.
+        /// The position and the reason, in one line.
         error: String,
     },
-    /// No such key.
+    /// The key does not exist.
     #[error("{name}: no such key{place}")]
     Unknown {
-        /// The key, or the variable of the environment.
+        /// The key, or the environment variable.
         name: String,
         /// ` in <file>`, or nothing.
         place: String,
     },
-    /// A value that is not allowed.
+    /// The value is not allowed.
     #[error("{key}: {value} ({place}) is not allowed; allowed is {allowed}")]
     Wrong {
         /// The key.
         key: String,
-        /// What was given, or that it is not shown.
+        /// The given value, or the remark that it is not shown.
         value: String,
         /// The flag, the variable or the file.
         place: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
-    /// A file that holds a value is of no use.
+    /// A file that holds a value cannot be used.
     #[error("{key}: cannot use {}: {why}", path.display())]
     UselessFile {
         /// The key that names it.
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// One thing was said twice in one place.
+    /// Two keys or variables with the same meaning were both given.
     #[error("{0} and {1} mean the same: give one of them")]
     Twice(String, String),
 }
 
-/// What was said of each key, or its default; only as a hash, since some of it is secret.
+/// What was typed for each key, or its default; only as a hash, since some of it is secret.
 #[derive(Debug, Clone, Default)]
 pub struct Said(BTreeMap<&'static str, Password>);
 
 impl Said {
-    /// The keys of which the other one says something else, though it may mean the same.
+    /// Returns the keys whose text differs in the other one, even if its meaning may not.
     pub fn changed(&self, other: &Self) -> Vec<&'static str> {
         let differs = |key: &&str| self.0.get(key) != other.0.get(key);
         self.0.keys().copied().filter(differs).collect()
@@ -120,7 +120,7 @@ pub(super) struct Typed {
     /// By key.
     file: BTreeMap<String, String>,
     path: PathBuf,
-    /// What was said of each key that was asked for.
+    /// The text of each key that was asked for.
     pub(super) said: Said,
     /// Every key that was asked for, with its default.
     pub(super) asked: BTreeMap<&'static str, String>,
@@ -156,7 +156,7 @@ impl Typed {
         })
     }
 
-    /// The value of a key, or its default. `parse` says what is allowed where it refuses.
+    /// Returns the value of a key, or its default. `parse` returns the allowed values where it refuses the text.
     pub(super) fn parse<T>(
         &mut self,
         key: &'static str,
@@ -166,7 +166,7 @@ impl Typed {
         self.take(key, default, parse, |text| format!("{text:?}"))
     }
 
-    /// As [`Typed::parse`], for a value that no error may show.
+    /// Returns the value of a key as [`Typed::parse`] does, for a value that no error may show.
     pub(super) fn parse_secret<T>(
         &mut self,
         key: &'static str,
@@ -197,8 +197,8 @@ impl Typed {
         })
     }
 
-    /// What was typed for a key, and where; of several places the one that goes first. All of them
-    /// are spent.
+    /// Takes what was typed for a key, and its origin. Of several, the one with precedence is returned; all of them
+    /// are used up.
     pub(super) fn given(&mut self, key: &str) -> Option<(String, String)> {
         let flag = self.flags.remove(key);
         let variable = variable(key);
@@ -211,12 +211,12 @@ impl Typed {
             .or_else(|| file.map(|text| (text, self.path.display().to_string())))
     }
 
-    /// Forgets a key or a variable that nobody asks for; whether it was there.
+    /// Forgets an unknown key or variable. Returns whether it was there.
     pub(super) fn forget(&mut self, unknown: &str) -> bool {
         self.environment.remove(unknown).is_some() || self.file.remove(unknown).is_some()
     }
 
-    /// Everything known was asked for: what is left is unknown.
+    /// Refuses what is left, which is unknown: the check has asked for every known key.
     pub(super) fn refuse_the_rest(self) -> Result<Said, Error> {
         if let Some(name) = self.environment.into_keys().next() {
             return Err(Error::Unknown {
@@ -234,7 +234,7 @@ impl Typed {
     }
 }
 
-/// `LOCKGATE_LOCK_LEASE` for `lock.lease`.
+/// Returns the variable of a key: `LOCKGATE_LOCK_LEASE` for `lock.lease`.
 fn variable(key: &str) -> String {
     format!("{PREFIX}{}", key.replace('.', "_").to_uppercase())
 }
@@ -266,7 +266,8 @@ fn read_environment(
     Ok(variables)
 }
 
-/// Kubernetes tells every pod of services called `lockgate`, `lockgate-admin` and the like by such variables.
+/// Returns whether Kubernetes set this variable: every pod gets such ones for services named `lockgate`,
+/// `lockgate-admin` and the like.
 fn is_of_kubernetes(name: &str, value: &OsStr) -> bool {
     let is_url = value.to_str().is_some_and(|value| value.contains("://"));
     let of_a_port = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
@@ -281,7 +282,7 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, String>, Error> {
         path: path.to_owned(),
         error,
     })?;
-    // As it is spelled: a number keeps its base.
+    // Keeps the spelling: a number keeps its base.
     let table = DeTable::parse(&text).map_err(|error| {
         let before = error
             .span()
@@ -299,7 +300,7 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, String>, Error> {
     Ok(keys)
 }
 
-/// `lease` in `[lock]` becomes `lock.lease`. Goes no deeper than the sections do.
+/// Turns `lease` in `[lock]` into `lock.lease`. Goes no deeper than the sections do.
 fn flatten(
     section: &str,
     table: DeTable<'_>,
@@ -330,7 +331,7 @@ fn flatten(
     Ok(())
 }
 
-/// A duration as it may be typed.
+/// Returns a duration as it may be typed.
 pub(super) fn shown(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }

@@ -1,4 +1,4 @@
-//! Where the locks live: in this process, or in the Redis that a URL names.
+//! The upstream: the memory of this process, or the Redis that a URL names.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::{
 const ALLOWED: &str = "\"embedded\", redis://[user[:password]@]host[:port], rediss:// the same with TLS, or \
                        unix:///path[?user=user&pass=password] (the database is each client's own choice)";
 
-/// Where the locks live, and everything else.
+/// Where the locks and all other data live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Upstream {
     /// In the memory of this process.
@@ -22,22 +22,22 @@ pub enum Upstream {
     Redis(RedisAddress),
 }
 
-/// Which Redis, and the gate's own account there. Printing one does not show the password.
+/// A Redis, and lockgate's own account there. Printing one does not show the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
-    /// Where it is.
+    /// Its address.
     pub place: Place,
-    /// It speaks TLS.
+    /// Whether it uses TLS.
     pub tls: bool,
-    /// Who the gate is where it asks on its own account. No client has the rights of it, but where all
-    /// clients are the gate to Redis (`[auth]`).
+    /// The user that lockgate is to Redis on its own connections. Clients do not have its rights, unless all of
+    /// them are this user to Redis (`[auth]`).
     pub user: Option<String>,
-    /// Its password. Nothing may print it.
+    /// Its password, which no output may show.
     pub password: Option<String>,
 }
 
 impl Upstream {
-    /// The URL, and the account that it or the keys beside it name.
+    /// Reads the URL, and the account in it or in the keys beside it.
     pub(super) fn check(typed: &mut Typed) -> Result<Self, Error> {
         let mut upstream = typed.parse_secret("upstream.url", "embedded", Self::parse)?;
         let user = typed.parse("upstream.user", "", |text| Ok(text.to_owned()))?;
@@ -62,7 +62,7 @@ impl Upstream {
         Ok(upstream)
     }
 
-    /// Reads `embedded` or a URL; else says what is allowed, without repeating what was given.
+    /// Reads `embedded` or a URL. The error lists what is allowed, without repeating the input.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text == "embedded" {
             return Ok(Self::Embedded);
@@ -74,8 +74,8 @@ impl Upstream {
 }
 
 impl RedisAddress {
-    /// As the `redis` crate reads it; but the database is each client's own choice, and an option
-    /// that is not heeded must not look as if it were.
+    /// Reads a URL as the `redis` crate does. It may not name a database, which is each client's own choice, nor an
+    /// option that would have no effect.
     fn parse(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let place_allowed = match scheme {
@@ -89,7 +89,7 @@ impl RedisAddress {
         if !place_allowed {
             return None;
         }
-        // The TLS is ours, and the crate knows none here.
+        // lockgate does TLS itself; the crate is built without it.
         let tls = scheme == "rediss";
         let info = match tls {
             true => format!("redis://{rest}").into_connection_info(),
@@ -113,7 +113,8 @@ impl RedisAddress {
         })
     }
 
-    /// The gate's own account. Without a name it is Redis's `default` user; a user may need no password.
+    /// Returns lockgate's own account, if any. Without a name it is Redis's `default` user; a user may need no
+    /// password.
     pub fn own(&self) -> Option<Credentials> {
         let (user, password) = (self.user.as_deref(), self.password.as_deref());
         let name = user.map_or(DEFAULT, str::as_bytes);
@@ -122,7 +123,7 @@ impl RedisAddress {
     }
 }
 
-/// Of what may stand behind the path of a socket, there are user and password only, each once.
+/// Returns whether the options behind a socket's path are user and password only, each at most once.
 fn has_only_login(rest: &str) -> bool {
     if rest.contains('#') {
         return false;
@@ -153,7 +154,7 @@ impl fmt::Debug for RedisAddress {
 }
 
 impl fmt::Display for Upstream {
-    /// Without user and password.
+    /// Shows the URL without user and password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedded => f.write_str("embedded"),

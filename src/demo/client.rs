@@ -1,5 +1,5 @@
-//! A client as a contest needs it: one command, one reply, over a socket of its own. It is the same to Redis
-//! and to lockgate, so that what differs between the two is not how they are spoken to.
+//! The client of a contest: one command, one reply, over a socket of its own. It speaks to Redis and to lockgate in
+//! the same way, so that the client does not make the difference.
 
 use std::{io, time::Duration};
 
@@ -14,46 +14,46 @@ use tokio::{
     time::timeout,
 };
 
-/// Room for what is read; most replies are a few bytes, and there may be 10,000 clients.
+/// Size of the read buffer, in bytes; most replies are a few bytes, and there may be 10,000 clients.
 const READ_BYTES: usize = 256;
 
 /// Longest line of a reply, in bytes.
 const LINE_BYTES: u64 = 4 * 1024;
 
-/// Longest string that is taken, in bytes: what `INFO` says is some ten thousand.
+/// Longest string that is accepted, in bytes: a reply to `INFO` has some ten thousand.
 const STRING_BYTES: usize = 4 * 1024 * 1024;
 
-/// Where clients connect to, and as whom.
+/// The server that clients connect to, and their credentials.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) endpoint: Endpoint,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
-    /// How long connecting may take, the first reply included.
+    /// Bound on connecting, the first reply included.
     pub(super) within: Duration,
 }
 
-/// Why a command was not done.
+/// The reason why a command failed.
 #[derive(Debug, Error)]
 pub(super) enum Trouble {
     /// The server's own error, without the leading `-`.
     #[error("{0}")]
     Said(String),
-    /// The connection is of no use.
+    /// The connection is broken.
     #[error("{0}")]
     Broken(#[from] io::Error),
-    /// Nothing came in time.
+    /// No reply came in time.
     #[error("no answer within {}", humantime::format_duration(*.0))]
     Late(Duration),
-    /// The lock was not its owner's any more.
+    /// The token no longer held the lock.
     #[error("a lock was gone before its owner released it: does somebody else delete keys there?")]
     Lost,
-    /// Not the protocol, or not what the command has for an answer.
+    /// Not the protocol, or not a reply to this command.
     #[error("it answers something else than a Redis does")]
     Strange,
 }
 
-/// What a command got.
+/// The reply to a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Done,
@@ -69,7 +69,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects, says who it is, and knows that it was heard.
+    /// Connects, authenticates, and waits for a first reply.
     pub(super) async fn connect(target: &Target) -> Result<Self, Trouble> {
         let connected = async {
             let stream = target.endpoint.reach(target.within).await?;
@@ -95,15 +95,15 @@ impl Client {
         timeout(target.within, connected).await.map_err(late)?
     }
 
-    /// Sends a command and reads its reply. Where this is dropped before, the connection is of no more use.
+    /// Sends a command and reads its reply. Dropping the future before its end makes the connection useless.
     pub(super) async fn call(&mut self, words: &[&str]) -> Result<Reply, Trouble> {
         let mut bytes = BytesMut::new();
-        // A command is written as an array of strings is.
+        // A command has the form of an array of strings.
         let mut command = Writer::new(&mut bytes, Protocol::Resp2);
         command.array(words.len());
         words.iter().for_each(|word| command.bulk(word));
         self.stream.write_all(&bytes).await?;
-        // With TLS it may not be on its way before.
+        // TLS may hold the bytes until then.
         self.stream.flush().await?;
         self.reply().await
     }

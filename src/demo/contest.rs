@@ -1,10 +1,10 @@
-//! One contest: many clients want the same lock, once each, all from the same moment on, and hold it for a
-//! while. How they wait is the only thing in which the two ways differ.
+//! One contest: many clients want the same lock, once each, all from the same moment on, and hold it for a while.
+//! The two ways differ only in the lock commands of the clients.
 //!
-//! All clients live on one thread, so that it is known who came first: each notes the time just before its
-//! first command leaves, and the next client's leaves after that. A contest that is to end early ends in order:
-//! who has sent something waits for the answer, who holds the lock releases it, and only then is the connection
-//! closed, so that nothing of it reaches Redis later.
+//! All clients live on one thread, so that their order of arrival is known: each notes the time just before its
+//! first command leaves, and the next client's leaves after that. A contest that is to end early ends in order. A
+//! spinning client waits for the reply to its attempt, a client that waits in `LOCK` leaves the queue, and a holder
+//! releases the lock. Only then the connection is closed, so that none of its commands reaches Redis later.
 
 use std::{
     io,
@@ -29,72 +29,72 @@ use super::{
     unless,
 };
 
-/// Longest that one contest may take; then it is stopped.
+/// Bound on one contest; then it is stopped.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
-/// How long clients may take to be done once they are to end.
+/// How long clients may take to finish once the contest ends.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// The lease, in milliseconds: what many libraries have, and far longer than anybody holds the lock here.
+/// The lease, in milliseconds: common among libraries, and far longer than any client holds the lock here.
 const LEASE_MS: &str = "30000";
 
-/// Connections that are opened at a time: Redis's queue for what it has not accepted yet has room for 511.
+/// Connections that are opened at a time: Redis's backlog of connections that it has not accepted holds 511.
 const CONNECTING: usize = 64;
 
-/// What everybody releases such a lock with.
+/// The usual script for releasing such a lock.
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-/// What Redis knows it by.
+/// The hash by which Redis knows the script.
 static RELEASE_HASH: LazyLock<String> =
     LazyLock::new(|| Script::new(RELEASE).get_hash().to_owned());
 
-/// What the clients do.
+/// The rules for the clients.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) clients: usize,
-    /// How long each holds the lock.
+    /// How long each client holds the lock.
     pub(super) hold: Duration,
-    /// How long one that spins sleeps before it tries again.
+    /// How long a spinning client sleeps before it tries again.
     pub(super) poll: Duration,
 }
 
 /// How the clients wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As everybody does: `SET NX PX`, and again after a while.
+    /// The common way: `SET NX PX`, and again after a while.
     Spinning,
     /// `LOCK`.
     Lockgate,
 }
 
-/// What one client had.
+/// The times of one client, since the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
-    /// Just before its first command left, since the beginning.
+    /// Just before its first command left.
     pub(super) arrived: Duration,
-    /// When it had the lock.
+    /// When it got the lock.
     pub(super) granted: Duration,
     /// Just before its release left.
     pub(super) gave_back: Duration,
-    /// When it knew that it was released.
+    /// When it knew that the lock was released.
     pub(super) done: Duration,
 }
 
-/// What came of a contest.
+/// The result of a contest.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Of those who had the lock, in no order.
+    /// The clients that had the lock, in no order.
     pub(super) turns: Vec<Turn>,
-    /// It was stopped after [`LONGEST`].
+    /// Whether it was stopped after [`LONGEST`].
     pub(super) stopped: bool,
-    /// What Redis did meanwhile.
+    /// Redis's work meanwhile.
     pub(super) used: Used,
     /// Commands that the clients themselves sent.
     pub(super) sent: u64,
 }
 
-/// A contest that is to be.
+/// A contest that is to run.
 pub(super) struct Contest<'a> {
     pub(super) rules: Rules,
     pub(super) way: Way,
@@ -102,29 +102,29 @@ pub(super) struct Contest<'a> {
     pub(super) key: &'a str,
 }
 
-/// What the clients of a contest share.
+/// The state that the clients of a contest share.
 struct Common {
     rules: Rules,
     way: Way,
     key: String,
-    /// Who is done.
+    /// Number of clients that are done.
     done: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Ready,
-    /// Since then.
+    /// Since this moment.
     Running(Instant),
     Ending,
 }
 
-/// What a client tells in the end: its turn if it had one, with its connection, since closing that costs Redis
-/// something that is not to be measured; and how many commands it sent.
+/// A client's result: its turn, if it had one, with its connection, since closing that costs Redis work that is not
+/// to be measured; and the number of commands that it sent.
 type Told = Result<(Option<(Turn, Client)>, u64), Trouble>;
 
 impl Contest<'_> {
-    /// Lets it happen; `done` counts clients that had the lock.
+    /// Runs the contest; `done` counts clients that had the lock.
     pub(super) async fn run(
         &self,
         observer: &mut Observer,
@@ -156,7 +156,7 @@ impl Contest<'_> {
         Ok(outcome)
     }
 
-    /// Until they are done, or are to end; returns the connections of those who had the lock as well.
+    /// Runs until the clients are done or are to end. Also returns the connections of those that had the lock.
     async fn play(
         &self,
         clients: &mut JoinSet<Told>,
@@ -181,16 +181,16 @@ impl Contest<'_> {
         phase.send_replace(Phase::Ending);
         let all = async {
             while !clients.is_empty() {
-                // What else goes wrong at the end is no news.
+                // A further error at the end is not reported.
                 let _ = gather(clients, &mut outcome, &mut kept).await;
             }
         };
-        // Whose answer does not come is cut.
+        // A client without a reply is disconnected.
         let _ = timeout(END_WITHIN, all).await;
         ended.map(|()| (outcome, kept))
     }
 
-    /// All of them, before anything is measured.
+    /// Connects all clients, before anything is measured.
     async fn connect(&self) -> Result<Vec<Client>, Trouble> {
         let mut connecting = JoinSet::new();
         let mut clients = Vec::with_capacity(self.rules.clients);
@@ -217,7 +217,7 @@ impl Contest<'_> {
     }
 }
 
-/// Waits for the clients, until the first one that fails.
+/// Collects the clients' results, up to the first failure.
 async fn gather(
     clients: &mut JoinSet<Told>,
     outcome: &mut Outcome,
@@ -235,7 +235,7 @@ async fn gather(
 }
 
 impl Common {
-    /// Waits for the lock, holds it, and gives it back.
+    /// Waits for the lock, holds it, and releases it.
     async fn compete(
         self: Arc<Self>,
         mut client: Client,
@@ -272,7 +272,7 @@ impl Common {
         Ok((held.then_some((turn, client)), sent))
     }
 
-    /// Whether it has the lock; not where the contest ends before. This is all in which the ways differ.
+    /// Takes the lock in the way of this contest. Returns false where the contest ends first.
     async fn take(
         &self,
         client: &mut Client,
@@ -336,12 +336,12 @@ impl Common {
 }
 
 async fn ending(phase: &mut watch::Receiver<Phase>) {
-    // Where nobody could say so any more, it is the end, too.
+    // A closed channel means the end, too.
     let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
 }
 
-/// Takes the lock once as those who spin do, and gives it back: what Redis refuses it refuses here, and it
-/// knows the script then.
+/// Takes the lock once as a spinning client does, and releases it: a refusal of Redis shows here, and Redis knows
+/// the script afterwards.
 pub(super) async fn try_once(observer: &mut Observer, key: &str) -> Result<(), Trouble> {
     let set = ["SET", key, "probe", "NX", "PX", LEASE_MS];
     if observer.call(&set).await? != Reply::Done {
@@ -355,20 +355,20 @@ pub(super) async fn try_once(observer: &mut Observer, key: &str) -> Result<(), T
 }
 
 impl Outcome {
-    /// From the first attempt to the last release.
+    /// Returns the time from the first attempt to the last release.
     pub(super) fn whole(&self) -> Duration {
         let first = self.turns.iter().map(|turn| turn.arrived).min();
         let last = self.turns.iter().map(|turn| turn.done).max();
         last.unwrap_or_default() - first.unwrap_or_default()
     }
 
-    /// The sum of all holds, each from the grant's arrival to the release's departure.
+    /// Returns the sum of all holds, each from the grant's arrival to the release's departure.
     pub(super) fn held(&self) -> Duration {
         let held = |turn: &Turn| turn.gave_back - turn.granted;
         self.turns.iter().map(held).sum()
     }
 
-    /// How long they waited, the shortest first.
+    /// Returns the waits, the shortest first.
     pub(super) fn waits(&self) -> Vec<Duration> {
         let wait = |turn: &Turn| turn.granted - turn.arrived;
         let mut waits: Vec<_> = self.turns.iter().map(wait).collect();
@@ -376,7 +376,7 @@ impl Outcome {
         waits
     }
 
-    /// How many had the lock after somebody who had come later.
+    /// Returns the number of clients that got the lock after a client that arrived later.
     pub(super) fn overtaken(&self) -> usize {
         let mut turns = self.turns.clone();
         turns.sort_unstable_by_key(|turn| turn.arrived);
@@ -390,7 +390,7 @@ impl Outcome {
     }
 }
 
-/// How long so many of a hundred waited at most; `waits` are sorted.
+/// Returns the longest wait of this percentage of clients, those with the shortest waits; `waits` are sorted.
 pub(super) fn percentile(waits: &[Duration], percent: usize) -> Duration {
     let rank = (waits.len() * percent).div_ceil(100).max(1);
     waits.get(rank - 1).copied().unwrap_or_default()

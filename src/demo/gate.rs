@@ -1,5 +1,5 @@
-//! The lockgate of the demo: the library itself, as the program runs it, on a thread of its own in this
-//! process, so that nothing is left of it whatever ends the demo. It listens on a free port of this machine.
+//! The lockgate of the demo: the library itself, as the program runs it, on a thread of its own in this process, so
+//! that nothing of it outlives the demo. It listens on a free port of this machine.
 
 use std::{
     io,
@@ -25,13 +25,13 @@ use super::{
     client::{Client, Reply, Target, Trouble},
 };
 
-/// How long the first lock may take.
+/// Bound on the first lock, in milliseconds.
 const FIRST_WITHIN_MS: &str = "5000";
 
-/// How long clients may take to be done at the end; all of them are gone by then.
+/// Bound on draining at the end, when all clients are gone already.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// A lockgate that serves. It ends when this is dropped, once what its clients left is released.
+/// A lockgate that serves. Dropping it ends it, once the locks that its clients left are released.
 pub(super) struct Gate {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -39,17 +39,17 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Starts it in front of what this configuration calls upstream.
+    /// Starts lockgate in front of this configuration's upstream.
     pub(super) async fn start(
         mut config: Config,
         tls: Option<Arc<TlsClient>>,
     ) -> Result<Self, Failure> {
         config.drain = DRAIN;
-        // Nothing is left in the Redis, and nothing waits for the grace that is kept there once.
+        // Without write-back lockgate leaves nothing in this Redis, and keeps no grace there.
         config.write_back = WriteBack::Off;
         let (stop, stopped) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
-        // One thread serves clients in the order in which they were heard.
+        // One thread serves clients in the order in which their bytes arrived.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let thread = thread::Builder::new().name("lockgate".to_owned());
         let thread = thread.spawn(move || {
@@ -75,7 +75,7 @@ impl Gate {
         })
     }
 
-    /// Where it is, for those who say to it what they say to Redis.
+    /// Returns this lockgate as a target, with the credentials for Redis.
     pub(super) fn target(&self, redis: &Target) -> Target {
         let place = Place::Tcp {
             host: self.address.ip().to_string(),
@@ -88,7 +88,7 @@ impl Gate {
     }
 }
 
-/// Takes the lock once and gives it back: a lockgate that has been running for a while is what is measured.
+/// Takes the lock once and releases it: the contest measures a lockgate that has been running for a while.
 pub(super) async fn try_once(target: &Target, key: &str) -> Result<(), Trouble> {
     let mut client = Client::connect(target).await?;
     let lock = ["LOCK", key, "TOKEN", "probe", "WAIT", FIRST_WITHIN_MS];
@@ -106,7 +106,7 @@ impl Drop for Gate {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Where it panicked, it said so.
+            // A panic was printed already.
             let _ = thread.join();
         }
     }

@@ -1,16 +1,16 @@
-//! `lockgate demo`: what lockgate does for a given Redis, on one terminal, in seconds. The same clients take
-//! one lock, first spinning, as everybody does, then through a lockgate in front of the same Redis; every
-//! figure that is shown was measured meanwhile.
+//! `lockgate demo`: what lockgate does for a given Redis, on one terminal, in seconds. The same clients take one
+//! lock, first spinning, as is common, then through a lockgate in front of the same Redis. Every figure shown was
+//! measured meanwhile.
 //!
-//! - [`contest`]: the clients, and what became of them.
-//! - [`client`]: how each of them speaks to Redis and to lockgate.
-//! - [`observer`]: what Redis tells of itself.
+//! - [`contest`]: the clients, and their results.
+//! - [`client`]: how each client speaks to Redis and to lockgate.
+//! - [`observer`]: Redis's own figures.
 //! - [`server`]: the Redis that is started where none is named.
 //! - [`gate`]: the lockgate.
-//! - [`progress`], [`report`]: what is seen.
+//! - [`progress`], [`report`]: the output.
 //!
-//! It leaves nothing: the keys have a name of their own and are deleted at the end, also after Ctrl-C, and
-//! would expire anyway; the server that it starts ends with it; the lockgate is a thread.
+//! It leaves nothing: the keys have a name of their own and are deleted at the end, also after Ctrl-C, and would
+//! expire anyway; the server that it starts ends with it; the lockgate is a thread.
 
 use std::{
     ffi::OsString,
@@ -60,36 +60,36 @@ const MOST_CLIENTS: usize = 10_000;
 /// Longest hold, and longest sleep between two attempts; the shortest is a millisecond.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Files that one client costs: its own end, lockgate's end, and lockgate's connection to Redis.
+/// Open files of one client: its own end, lockgate's end, and lockgate's connection to Redis.
 const FILES_EACH: usize = 3;
 
-/// For how long it is seen whether others are at work.
+/// How long the demo looks for other clients' commands.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// How long removing the keys may take.
+/// Bound on removing the keys.
 const CLEAN_WITHIN: Duration = Duration::from_secs(2);
 
-/// How the demo is called.
+/// The arguments of the demo.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Arguments {
-    /// The Redis to show it with, as in lockgate's own --upstream; without it one is started for the demo
+    /// The Redis to measure with, as in lockgate's own --upstream; without it the demo starts one
     ///
     /// Certificates and a password can be in the environment, as LOCKGATE_UPSTREAM_CA and
-    /// LOCKGATE_UPSTREAM_PASSWORD. Two keys named lockgate:demo:… are used there, and removed at the end.
+    /// LOCKGATE_UPSTREAM_PASSWORD. The demo uses two keys named lockgate:demo:… there, and removes them at the end.
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// How many clients want the lock, from 1 to 10000
+    /// Number of clients that want the lock, from 1 to 10000
     #[arg(long, value_name = "N", default_value = "100", value_parser = clients)]
     clients: usize,
-    /// How long each of them holds it, from 1ms to 10s
+    /// How long each client holds it, from 1ms to 10s
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = pause)]
     hold: Duration,
-    /// How long those who spin sleep between two attempts, from 1ms to 10s
+    /// How long a spinning client sleeps between two attempts, from 1ms to 10s
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = pause)]
     poll: Duration,
 }
 
-/// Why there is no comparison.
+/// The reason why there is no comparison.
 #[derive(Debug, Error)]
 enum Failure {
     /// The arguments do not go together.
@@ -98,7 +98,7 @@ enum Failure {
     /// The upstream is refused.
     #[error("{0}")]
     Configuration(#[from] config::Error),
-    /// A file for TLS is of no use.
+    /// A TLS file cannot be used.
     #[error("{0}")]
     Tls(#[from] lockgate::error::Error),
     /// No server is installed, and none was named.
@@ -118,25 +118,25 @@ enum Failure {
     NotStarted {
         /// The server.
         program: PathBuf,
-        /// The last that it said.
+        /// Its last line of output.
         said: String,
     },
-    /// Redis cannot be reached, or does not do what is asked.
+    /// Redis cannot be reached, or refuses a command.
     #[error("Redis: {trouble}{}", hint(trouble))]
     Redis {
-        /// Why.
+        /// The reason.
         trouble: Trouble,
     },
-    /// The same of the lockgate before it.
+    /// The same for the lockgate in front of it.
     #[error("through lockgate: {0}")]
     Lockgate(Trouble),
-    /// Somebody wants it to end.
+    /// A signal ended the demo.
     #[error("ended before it was done{}", if *.is_clean { "; nothing is left of it" } else { "" })]
     Interrupted {
-        /// No key is left in Redis.
+        /// Whether no key is left in Redis.
         is_clean: bool,
     },
-    /// The system has not what it takes.
+    /// The system lacks a resource.
     #[error("{0}")]
     System(#[from] io::Error),
 }
@@ -163,7 +163,7 @@ impl Failure {
     }
 }
 
-/// What may help.
+/// Returns a hint at a remedy.
 fn hint(trouble: &Trouble) -> &'static str {
     match trouble {
         Trouble::Said(text) if text.starts_with("NOAUTH") || text.starts_with("WRONGPASS") => {
@@ -176,12 +176,12 @@ fn hint(trouble: &Trouble) -> &'static str {
     }
 }
 
-/// Whether somebody wants the demo to end.
+/// Whether a signal asked the demo to end.
 #[derive(Clone)]
 struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// By Ctrl-C, or because the terminal is closed, or by whoever runs services.
+    /// Handles Ctrl-C, a closed terminal, and a service manager's signal.
     fn on_signals() -> io::Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
@@ -200,14 +200,14 @@ impl Stop {
         Ok(Self(told))
     }
 
-    /// Returns when that is so.
+    /// Waits for such a signal.
     async fn told(&self) {
-        // The task that tells lives as long as the runtime.
+        // The sending task lives as long as the runtime.
         let _ = self.0.clone().wait_for(|told| *told).await;
     }
 }
 
-/// Shows it.
+/// Runs the demo.
 pub(crate) fn run(arguments: Arguments) -> Exit {
     let shown = Builder::new_current_thread()
         .enable_all()
@@ -215,13 +215,13 @@ pub(crate) fn run(arguments: Arguments) -> Exit {
         .map_err(Failure::from)
         .and_then(|runtime| {
             let shown = runtime.block_on(show(arguments));
-            // A name that is still being looked up is not waited for.
+            // Does not wait for a name lookup that is still running.
             runtime.shutdown_background();
             shown
         });
     match shown {
         Ok(()) => Exit::Done,
-        // Whoever reads only the beginning wants no more.
+        // A reader such as `head` may close the pipe early.
         Err(Failure::System(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
         Err(failure) => {
             eprintln!("lockgate demo: {failure}");
@@ -268,7 +268,7 @@ async fn show(arguments: Arguments) -> Result<(), Failure> {
     let observer = unless(&stage.stop, stage.observer()).await?;
     let result = stage.perform(observer).await;
     let is_clean = stage.clean().await;
-    // Not before its keys are removed.
+    // Only after its keys are removed.
     drop(server);
     result.map_err(|failure| match failure {
         Failure::Interrupted { .. } => Failure::Interrupted { is_clean },
@@ -276,7 +276,7 @@ async fn show(arguments: Arguments) -> Result<(), Failure> {
     })
 }
 
-/// All that a performance takes.
+/// Everything that a run needs.
 struct Stage {
     rules: Rules,
     stop: Stop,
@@ -284,12 +284,12 @@ struct Stage {
     tls: Option<Arc<TlsClient>>,
     target: Target,
     keys: Keys,
-    /// The Redis was started for this.
+    /// Whether the demo started the Redis.
     is_own: bool,
     upstream: Option<String>,
 }
 
-/// The locks; a name that nobody else has stands in both.
+/// The keys of the locks; both contain a unique name.
 struct Keys {
     spinning: String,
     lockgate: String,
@@ -306,7 +306,7 @@ impl Keys {
 }
 
 impl Stage {
-    /// Whoever cannot even look has done nothing that would have to be cleaned.
+    /// Connects an observer. If that fails, there is nothing to clean up yet.
     async fn observer(&self) -> Result<Observer, Failure> {
         let observer = Observer::connect(&self.target).await;
         observer.map_err(|trouble| match trouble {
@@ -345,8 +345,8 @@ impl Stage {
         say(&comparison.text())
     }
 
-    /// Sees who Redis is, that it lets us do what we want to do, and whether others are at work: how many
-    /// commands they sent in [`QUIET`].
+    /// Checks Redis's version and room for clients, and that it permits the demo's commands. Returns how many
+    /// commands other clients sent in [`QUIET`].
     async fn look_around(&self, observer: &mut Observer) -> Result<u64, Failure> {
         let tried = async {
             let first = observer.look().await?;
@@ -406,8 +406,7 @@ impl Stage {
         Ok(outcome)
     }
 
-    /// Removes the keys, and tells whether nothing is left. Where Redis has gone away they expire, or went
-    /// with it.
+    /// Removes the keys. Returns whether nothing is left. If Redis has gone away, the keys expire or went with it.
     async fn clean(&self) -> bool {
         let removed = async {
             let mut observer = Observer::connect(&self.target).await?;
@@ -426,7 +425,7 @@ impl Stage {
     }
 }
 
-/// Does it, unless the demo is to end before.
+/// Runs `what`, unless a signal ends the demo first.
 async fn unless<T>(
     stop: &Stop,
     what: impl Future<Output = Result<T, Failure>>,
@@ -437,7 +436,7 @@ async fn unless<T>(
     }
 }
 
-/// Without colours where they are not wanted, or cannot be shown.
+/// Prints text, without colours where they are not wanted or cannot be shown.
 fn say(text: &str) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{text}")?;
@@ -459,7 +458,7 @@ fn pause(text: &str) -> Result<Duration, String> {
     pause.ok_or_else(|| "a time from 1ms to 10s is allowed, with its unit".to_owned())
 }
 
-/// Even where no time is lost it has to be done before the contest is stopped.
+/// Checks the rules: even without lost time, the contest has to end within its bound.
 fn rules(arguments: &Arguments) -> Result<Rules, Failure> {
     let rules = Rules {
         clients: arguments.clients,
@@ -481,7 +480,7 @@ fn rules(arguments: &Arguments) -> Result<Rules, Failure> {
     Ok(rules)
 }
 
-/// Lets this process open as many files as it takes.
+/// Raises the limit of open files to what the clients need.
 fn make_room(clients: usize) -> Result<(), Failure> {
     let needed = clients * FILES_EACH + OWN_FILES;
     let allowed = files::raise(needed);
@@ -495,7 +494,7 @@ fn make_room(clients: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What lockgate would have for this upstream, with the defaults for all else, and which Redis that is.
+/// Returns lockgate's configuration for this upstream, with the defaults for everything else, and the Redis.
 fn configuration(
     url: &str,
     environment: impl Iterator<Item = (OsString, OsString)>,
@@ -513,7 +512,7 @@ fn configuration(
     }
 }
 
-/// What the environment says of the upstream beside where it is.
+/// Returns the environment's settings of the upstream, except its URL.
 fn about_upstream() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();

@@ -1,8 +1,8 @@
-//! What Redis tells of itself, by `INFO`: which one it is, how much of a processor it has used, and how often
-//! each command was executed. Two looks make a measure.
+//! Redis's own figures, from `INFO`: its version, its CPU time, and how often it executed each command. Two looks
+//! make a measure.
 //!
-//! Redis counts what a script calls as if a client had sent it. A script is one command here, as it is one to
-//! whoever sends it: what the scripts of the contests call is left out of the count, and shows in the CPU.
+//! Redis counts the calls of a script as if a client had sent them. Here a script is one command, as it is for its
+//! sender: the calls of the contests' scripts are left out of the count, and show in the CPU time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,10 +13,10 @@ use super::{
     contest::Way,
 };
 
-/// What the script calls with which a spinning client releases.
+/// The calls of the script by which a spinning client releases.
 const IN_RELEASE: [&str; 2] = ["get", "del"];
 
-/// What lockgate's scripts call. Before clients whose locks it writes back, it does nothing else to a lock.
+/// The calls of lockgate's scripts. The demo's clients name their tokens, so for them lockgate uses only scripts.
 const IN_LOCKGATE: [&str; 8] = [
     "set",
     "get",
@@ -28,36 +28,36 @@ const IN_LOCKGATE: [&str; 8] = [
     "time",
 ];
 
-/// How long an answer may take. Redis may have much to do: what it does is what is measured.
+/// Bound on a reply. Redis may be busy: its load is what the demo measures.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// A connection for looking.
+/// The connection for looks.
 #[derive(Debug)]
 pub(super) struct Observer {
     client: Client,
     answer_within: Duration,
 }
 
-/// What Redis said at one moment.
+/// Redis's figures at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Look {
     /// Such as `Redis 7.0.15`.
     pub(super) server: String,
-    /// Of a processor, by the whole server, since it started.
+    /// CPU time of the whole server since its start.
     cpu: Duration,
-    /// How often each command was executed since it started.
+    /// How often each command was executed since the server's start.
     calls: BTreeMap<String, u64>,
-    /// Clients that it takes at a time, where it tells.
+    /// Most clients at a time, where Redis reports it.
     pub(super) most_clients: Option<usize>,
-    /// Clients that it has.
+    /// Connected clients.
     pub(super) clients: usize,
 }
 
-/// What Redis did between two looks.
+/// Redis's work between two looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Used {
     pub(super) cpu: Duration,
-    /// Whoever sent them; without what the scripts called, and without the looks.
+    /// Commands of all clients, without the calls of scripts and without the looks.
     pub(super) commands: u64,
 }
 
@@ -70,7 +70,7 @@ impl Observer {
         })
     }
 
-    /// Looks. The look itself is among what the next one sees.
+    /// Takes a look. The next look counts this one.
     pub(super) async fn look(&mut self) -> Result<Look, Trouble> {
         match self.call(&["INFO", "all"]).await? {
             Reply::Text(text) => {
@@ -80,7 +80,7 @@ impl Observer {
         }
     }
 
-    /// Anything else that is asked outside of a measure.
+    /// Sends any other command, outside of a measure.
     pub(super) async fn call(&mut self, words: &[&str]) -> Result<Reply, Trouble> {
         let answer = timeout(self.answer_within, self.client.call(words)).await;
         answer.map_err(|_| Trouble::Late(self.answer_within))?
@@ -88,7 +88,7 @@ impl Observer {
 }
 
 impl Look {
-    /// None where it does not say what is to be measured.
+    /// Reads a reply to `INFO`. None where it lacks a figure.
     fn parse(text: &str) -> Option<Self> {
         let fields: BTreeMap<_, _> = text.lines().filter_map(|l| l.split_once(':')).collect();
         let seconds = |name| fields.get(name)?.parse::<f64>().ok();
@@ -114,7 +114,7 @@ impl Look {
         })
     }
 
-    /// What Redis did from this look on until a later one, while clients did it this way.
+    /// Returns Redis's work from this look to a later one, while clients waited this way.
     pub(super) fn until(&self, later: &Self, way: Way) -> Used {
         let in_scripts: &[&str] = match way {
             Way::Spinning => &IN_RELEASE,
@@ -126,17 +126,17 @@ impl Look {
         });
         let counted = sent.map(|(name, calls)| {
             let before = self.calls.get(name).copied().unwrap_or(0);
-            // Somebody may have reset them meanwhile.
+            // The figures may have been reset meanwhile.
             calls.saturating_sub(before)
         });
         Used {
             cpu: later.cpu.saturating_sub(self.cpu),
-            // The look itself.
+            // Without the look itself.
             commands: counted.sum::<u64>().saturating_sub(1),
         }
     }
 
-    /// How many commands Redis executed until a later look, if the demo sent nothing but the look.
+    /// Returns how many commands Redis executed until a later look, if the demo sent only the look.
     pub(super) fn others_until(&self, later: &Self) -> u64 {
         let sum = |look: &Self| look.calls.values().sum::<u64>();
         sum(later).saturating_sub(sum(self)).saturating_sub(1)

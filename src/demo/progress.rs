@@ -1,5 +1,5 @@
-//! How far a contest is: a bar that moves, where somebody looks at a terminal, and nothing anywhere else. A
-//! thread of its own draws it, since a terminal may take its time and the clients may not.
+//! The progress of a contest: a moving bar on a terminal, and nothing anywhere else. A thread of its own draws it,
+//! since a terminal may be slow and the clients may not.
 
 use std::{
     io::{self, IsTerminal},
@@ -15,17 +15,18 @@ use std::{
 use anstream::{AutoStream, ColorChoice};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often it is drawn.
+/// Interval between two drawings.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// A bar. When it is dropped, the line where it stood is empty.
+/// A bar. Dropping it clears its line.
 pub(super) struct Progress {
     end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Of so many, with this name before it and in this of the terminal's colours; `done` says how many are.
+    /// Starts a bar of `total` steps, with this name before it and in this terminal colour; `done` holds the steps
+    /// so far.
     pub(super) fn start(
         name: &'static str,
         color: &str,
@@ -68,7 +69,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // It draws, and nothing else.
+            // The thread draws, and does nothing else.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,6 @@
-//! What the demo says in the end: four bars that are seen at once, and a table of what is behind them, each
-//! figure with what it means. 80 columns; in the two colours that every terminal shows legibly on light and on
-//! dark, red and green, with nothing that only a colour says.
+//! The report of the demo: four bars for the first glance, and a table of the figures behind them, each with its
+//! meaning. It has 80 columns, and two colours that every terminal shows legibly on light and on dark, red and
+//! green; no fact is in a colour alone.
 
 use std::{fmt::Write, time::Duration};
 
@@ -11,11 +11,11 @@ use super::contest::{LONGEST, Outcome, Rules, Way, percentile};
 /// Columns of a bar.
 const BAR: usize = 38;
 
-/// What is said of itself.
+/// Headings.
 const HEADING: Style = Style::new().bold();
-/// What is said beside.
+/// Side notes.
 const ASIDE: Style = Style::new().dimmed();
-/// What is to be heeded.
+/// Warnings.
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Both contests.
@@ -23,24 +23,24 @@ pub(super) struct Comparison {
     pub(super) rules: Rules,
     pub(super) spinning: Outcome,
     pub(super) lockgate: Outcome,
-    /// Commands that others sent in [`QUIET`](super::QUIET), while the demo sent none.
+    /// Commands that other clients sent in [`QUIET`](super::QUIET), while the demo sent none.
     pub(super) others: u64,
-    /// What others are to reach, as it was given.
+    /// The Redis that the operator named, without credentials.
     pub(super) upstream: Option<String>,
 }
 
-/// One figure of both.
+/// One figure of both contests.
 #[derive(Clone, Copy)]
 struct Pair {
     spinning: f64,
     lockgate: f64,
     show: fn(f64) -> String,
-    /// Less of it, and more of it.
+    /// The words for less of it, and for more of it.
     words: (&'static str, &'static str),
 }
 
 impl Way {
-    /// As it is called here.
+    /// Returns its name in the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Spinning => "spinning",
@@ -48,7 +48,7 @@ impl Way {
         }
     }
 
-    /// Its colour, as an ANSI colour and by name.
+    /// Returns its colour, as an ANSI colour and by name.
     pub(super) fn color(self) -> (AnsiColor, &'static str) {
         match self {
             Self::Spinning => (AnsiColor::Red, "red"),
@@ -57,7 +57,7 @@ impl Way {
     }
 }
 
-/// What is about to happen.
+/// Returns the introduction.
 pub(super) fn introduction(rules: Rules, redis: &str) -> String {
     let (clients, hold) = (grouped(rules.clients as u64), shown(rules.hold));
     let poll = shown(rules.poll);
@@ -69,7 +69,7 @@ pub(super) fn introduction(rules: Rules, redis: &str) -> String {
     )
 }
 
-/// One contest, when it is over: the bar that moved.
+/// Returns the line of a finished contest: the bar that moved.
 pub(super) fn line(way: Way, rules: Rules, outcome: &Outcome) -> String {
     let had = outcome.turns.len();
     let bar = bar(way, had as f64 / rules.clients as f64);
@@ -86,10 +86,10 @@ pub(super) fn line(way: Way, rules: Rules, outcome: &Outcome) -> String {
 }
 
 impl Comparison {
-    /// All of it.
+    /// Returns the whole report.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.write(&mut text);
         text
     }
@@ -123,7 +123,7 @@ impl Comparison {
         )
     }
 
-    /// What is seen at once.
+    /// Returns the bars.
     fn bars(&self) -> [(&'static str, &'static str, Pair); 4] {
         let pair = |figure: fn(&Outcome) -> f64, show, words| Pair {
             spinning: figure(&self.spinning),
@@ -163,7 +163,7 @@ impl Comparison {
         ]
     }
 
-    /// What is behind it.
+    /// Returns the rows of the table.
     fn table(&self) -> Vec<(&'static str, String, String, &'static str)> {
         let row = |name, figure: &dyn Fn(&Outcome) -> String, meaning| {
             (
@@ -204,7 +204,7 @@ impl Comparison {
         ]
     }
 
-    /// What is to be known about the figures.
+    /// Returns the caveats about the figures.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (way, outcome) in [
@@ -253,7 +253,7 @@ impl Pair {
         Ok(())
     }
 
-    /// How much less lockgate has of it, or more.
+    /// Returns how much less of it lockgate has, or how much more.
     fn factor(&self) -> String {
         let (less, more) = self.words;
         let factor = self.spinning / self.lockgate;
@@ -273,7 +273,7 @@ impl Pair {
     }
 }
 
-/// The time for each second that the lock was held.
+/// Returns the time for each second that the lock was held.
 fn ratio(outcome: &Outcome) -> String {
     let held = outcome.held().as_secs_f64();
     match held > 0.0 {
@@ -282,7 +282,7 @@ fn ratio(outcome: &Outcome) -> String {
     }
 }
 
-/// This part of a whole bar, in eighths of a column, of which something that is there has one at least.
+/// Returns this part of a whole bar, in eighths of a column; a part above zero has at least one.
 fn bar(way: Way, part: f64) -> String {
     let eighths = (part.clamp(0.0, 1.0) * (BAR * 8) as f64).round() as usize;
     let eighths = eighths.max(usize::from(part > 0.0));
@@ -297,7 +297,7 @@ fn bar(way: Way, part: f64) -> String {
     )
 }
 
-/// Three digits that matter.
+/// Returns a time with three significant digits.
 fn time(seconds: f64) -> String {
     let ms = seconds * 1_000.0;
     match ms {
@@ -309,7 +309,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// With commas between thousands.
+/// Returns a number with commas between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -322,7 +322,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// A duration as it may be typed.
+/// Returns a duration as it may be typed.
 fn shown(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }

@@ -1,10 +1,10 @@
-//! The Redis that the demo starts where it is given none: on a free port of this machine, with nothing on a
-//! disk but an empty directory.
+//! The Redis that the demo starts where none is named: on a free port of this machine, with nothing on disk but an
+//! empty directory.
 //!
-//! It ends with the demo, whatever ends that, even `kill -9`: the server's parent is a shell that reads from a
-//! pipe which only the demo holds open, and when that closes ends the server and removes the directory. It
-//! is in a process group of its own, since Ctrl-C on a terminal tells everybody in the group, and the demo has
-//! to remain the one that decides in which order things end.
+//! The server ends with the demo, however that ends, even with `kill -9`. The server's parent is a shell that reads
+//! from a pipe, and only the demo holds the other end open; when that closes, the shell ends the server and removes
+//! the directory. The shell is in a process group of its own, since Ctrl-C on a terminal signals the whole group,
+//! and the demo has to decide in which order things end.
 
 use std::{
     env, fs,
@@ -24,20 +24,20 @@ use tokio::{sync::oneshot, time::timeout};
 
 use super::Failure;
 
-/// Either will do; the first that is there is taken.
+/// The programs that will do; the first one found is used.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// How often another port is tried where somebody else took the free one first.
+/// Attempts with another port, where another process took the free one first.
 const TRIES: usize = 5;
 
-/// How long it may take until it is ready.
+/// Bound on the server's start.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Connections beside those of the clients: the demo's own, and those that lockgate shares.
+/// Connections beside those of the clients: the demo's own, and lockgate's shared ones.
 const OWN_CONNECTIONS: usize = 64;
 
-/// Starts the server, and ends it when nobody holds the other end of the standard input any more. What the
-/// server says goes to the standard output, which so ends with the server.
+/// Starts the server, and ends it when the other end of standard input is closed. The server's output goes to
+/// standard output, which therefore ends with the server.
 const GUARD: &str = r#"
 directory=$1
 shift
@@ -50,7 +50,7 @@ wait "$server"
 rm -rf -- "$directory"
 "#;
 
-/// A server of the demo's own. It is gone when this is dropped.
+/// A server of the demo's own. Dropping it ends the server.
 #[derive(Debug)]
 pub(super) struct Server {
     guard: Child,
@@ -58,7 +58,7 @@ pub(super) struct Server {
     address: SocketAddr,
 }
 
-/// The server that is installed here.
+/// Returns the installed server.
 pub(super) fn installed() -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let directories: Vec<_> = env::split_paths(&path).collect();
@@ -75,7 +75,7 @@ fn is_program(place: &Path) -> bool {
 }
 
 impl Server {
-    /// Starts this one for so many clients, and returns when it is ready.
+    /// Starts this program for this number of clients, and returns when it is ready.
     pub(super) async fn start(program: &Path, clients: usize) -> Result<Self, Failure> {
         let mut said = String::new();
         for _ in 0..TRIES {
@@ -99,7 +99,7 @@ impl Server {
         self.address
     }
 
-    /// Starts it. What is received then is that it is ready, or the last that it said.
+    /// Starts the server. The receiver gets a message when the server is ready, or its last line of output.
     fn launch(
         program: &Path,
         clients: usize,
@@ -107,7 +107,7 @@ impl Server {
         let directory = env::temp_dir().join(format!("lockgate-demo-{}", uuid::Uuid::new_v4()));
         fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let address = free_address()?;
-        // Each client of lockgate has a connection as well.
+        // Each client of lockgate has a connection to Redis as well.
         let connections = clients * 2 + OWN_CONNECTIONS;
         let mut guard = Command::new("/bin/sh")
             .args(["-c", GUARD, "lockgate-demo"])
@@ -137,15 +137,15 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The sign for the guard, which then has done everything when it ends.
+        // The signal to the guard, which has cleaned up when it ends.
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
-        // Unless it could not.
+        // The guard may have failed to.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Reads what the server says, to its end, since it would stop at a full pipe.
+/// Reads the server's output to its end, since the server would block on a full pipe.
 fn listen(
     lines: impl Iterator<Item = io::Result<String>>,
     tell: oneshot::Sender<Result<(), String>>,
@@ -154,7 +154,7 @@ fn listen(
     let mut last = String::new();
     for line in lines.by_ref() {
         if line.to_lowercase().contains("ready to accept connections") {
-            // Whoever has gone meanwhile does not want to know.
+            // The receiver may be gone.
             let _ = tell.send(Ok(()));
             lines.for_each(drop);
             return;
@@ -166,7 +166,7 @@ fn listen(
     let _ = tell.send(Err(last));
 }
 
-/// An address that nobody listened on a moment ago.
+/// Returns an address that was free a moment ago.
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

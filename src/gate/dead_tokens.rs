@@ -1,8 +1,9 @@
-//! A bounded memory of the tokens that held a lock and do not any more: released, handed on, or lost.
-//! A store that lost its latest writes may hold such a token again; it then holds the lock for no client.
+//! A bounded memory of dead tokens: tokens that held a lock and no longer do, because they were released,
+//! handed over or lost. If the store loses its latest writes, such a token may be in it again, and then holds
+//! the lock for no client.
 //!
-//! A token is dead for what the store kept from before a loss of data, and for nothing else: without a
-//! loss, a token that is seen again was granted again.
+//! A token is only dead in data from before a loss. Without a loss, a token that appears again was granted
+//! again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,39 +19,39 @@ use crate::{
     store::LockName,
 };
 
-/// Dead tokens: as many as fit of those that died since the latest loss of data, and as many of those
-/// that died before it and whose leases would not be over yet.
+/// The dead tokens in two sets of `most` each: those that died since the latest loss of data, and those that
+/// died before it and whose leases would not have ended yet.
 pub(super) struct DeadTokens {
     most: usize,
     kept: Mutex<Kept>,
-    /// There are any from before a loss of data.
+    /// Whether there are tokens that died before a loss of data.
     has_ghosts: AtomicBool,
-    /// When the last of all their leases would have been over, in microseconds of the clock.
+    /// When the last of all their leases would have ended, in microseconds of the process clock.
     until: AtomicU64,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// Those that died since the latest loss of data, the latest last.
+    /// The tokens that died since the latest loss of data, the latest last.
     recent: VecDeque<(LockName, Grave)>,
-    /// Those that died before it: the store may hold them again.
+    /// The tokens that died before it: the store may have them again.
     ghosts: HashMap<LockName, Vec<Grave>>,
-    /// How many these are, and when the last of their leases would have been over.
+    /// The number of ghosts, and when the last of their leases would have ended.
     ghost_count: usize,
     ghosts_until: Time,
 }
 
-/// One dead token.
+/// A dead token.
 #[derive(Debug, Clone)]
 pub(super) struct Grave {
     pub(super) token: Token,
     pub(super) dead: Dead,
-    /// When its lease would have been over.
+    /// When its lease would have ended.
     pub(super) over_at: Time,
 }
 
 impl DeadTokens {
-    /// Remembers `most` of either kind.
+    /// Creates a memory of `most` tokens in each set.
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -60,8 +61,8 @@ impl DeadTokens {
         }
     }
 
-    /// A token of this lock died; `before_loss` if the store may hold it again. Returns false where one
-    /// was forgotten before its time.
+    /// Remembers a dead token of this lock; `before_loss` if the store may have it again. Returns false if a
+    /// token had to be forgotten too early.
     pub(super) fn remember(
         &self,
         name: &LockName,
@@ -90,12 +91,12 @@ impl DeadTokens {
         oldest.is_none_or(|(_, grave)| grave.over_at <= now)
     }
 
-    /// When the last of the leases would have been over that the dead tokens had.
+    /// Returns when the last of the dead tokens' leases would have ended.
     pub(super) fn until(&self) -> Time {
         Time::from_micros(self.until.load(Ordering::Relaxed))
     }
 
-    /// The store lost data: what it may hold again, by lock.
+    /// Records a loss of data. Returns what the store may have again, by lock.
     pub(super) fn lost_data(&self, now: Time) -> HashMap<LockName, Burial> {
         let mut kept = self.kept();
         let older = std::mem::take(&mut kept.ghosts);
@@ -104,7 +105,7 @@ impl DeadTokens {
             .flat_map(|(name, graves)| graves.into_iter().map(move |grave| (name.clone(), grave)));
         let latest = std::mem::take(&mut kept.recent);
         kept.forget_ghosts();
-        // Of too many the latest are kept: they are the likeliest to be back.
+        // If there are too many, the latest are kept: they are the likeliest to be back.
         for (name, grave) in latest.into_iter().rev().chain(older) {
             if grave.over_at > now {
                 kept.haunt(name, grave, self.most);
@@ -125,7 +126,7 @@ impl DeadTokens {
             .collect()
     }
 
-    /// What is known of the holder that the store named in this answer, if it is dead.
+    /// Returns what is remembered of the holder in this reply, if it is dead.
     pub(super) fn of_holder(&self, name: &LockName, answer: &Answer) -> Option<Dead> {
         if !self.has_ghosts.load(Ordering::Acquire) {
             return None;
@@ -146,13 +147,13 @@ impl DeadTokens {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Nothing panics while it is held.
+        // No code panics while it holds this.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Kept {
-    /// Returns false where there is no room for one more.
+    /// Returns false if the set is full.
     fn haunt(&mut self, name: LockName, grave: Grave, most: usize) -> bool {
         if self.ghost_count >= most {
             return false;

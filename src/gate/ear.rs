@@ -1,4 +1,4 @@
-//! The gate as the store's listener: what the store tells without being asked.
+//! The gate as the store's listener: handles the store's notifications.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -12,12 +12,12 @@ use crate::{
     store::{Later, Listener, LockName},
 };
 
-/// After a connection to the store was lost, its locks are asked about again one by one, this many
-/// microseconds apart: 5,000 a second. So many that this would take more than half of the time within which
-/// the store has to answer are asked about closer to each other, since nobody is told meanwhile.
+/// After a connection to the store was lost, the queues check its locks again one by one, this many
+/// microseconds apart: 5,000 a second. If that would take more than half of the store's reply timeout, the
+/// spacing shrinks, because waiters get no pushes meanwhile.
 const REASK_SPACING_MICROS: u64 = 200;
 
-/// Queues that are told of a loss of data, or of a connection, before other tasks get their turn.
+/// Queues notified of a loss of data, or of a connection, before other tasks get their turn.
 const TOLD_AT_A_TIME: usize = 100;
 
 /// The gate as the store's listener.
@@ -76,7 +76,8 @@ impl Listener for Ear {
 }
 
 impl Gate {
-    /// The user has a connection again: every queue that passed it over asks for it.
+    /// The user has a connection again: notifies every queue in the database, so that it can send the requests
+    /// that were not sent.
     async fn linked(self: Arc<Self>, user: UserId, database: u32) {
         let names = self.names().into_iter();
         let names = names.filter(|name| name.database == database);
@@ -88,7 +89,7 @@ impl Gate {
         }
     }
 
-    /// The connection told its last: what it had to tell is lost, for every lock read on it.
+    /// The connection ended, and its pending pushes are lost: every lock read on it is checked again.
     async fn ask_again(self: Arc<Self>, link: LinkId) {
         let names = self.names();
         let within_micros = self.settings.answer_within_ms.saturating_mul(1_000) / 2;
@@ -104,7 +105,7 @@ impl Gate {
         }
     }
 
-    /// The store lost data: every queue hears of it, and for each lock with dead tokens there is one.
+    /// The store lost data: notifies every queue, and creates one for each lock with dead tokens.
     async fn forgot(self: Arc<Self>, grace: Duration) {
         let now = clock::now();
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);

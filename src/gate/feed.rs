@@ -1,6 +1,5 @@
-//! What happens to a lock: the way of an event through its queue. [`Gate::feed`] brings the queue its
-//! event, under the map's lock; what the queue wants done is done after. An answer of the store comes
-//! back as an event into the same queue.
+//! The path of an event through its queue. [`Gate::feed`] passes the event to the queue under the map's lock,
+//! and performs the queue's actions after that. The store's reply returns as an event to the same queue.
 
 use std::{
     collections::HashMap,
@@ -21,22 +20,24 @@ use crate::{
     store::LockName,
 };
 
-/// A lock of which something is known.
+/// A lock with state in this instance.
 pub(super) struct Entry {
     pub(super) queue: Queue,
     pub(super) callers: HashMap<RequestId, Caller>,
-    /// Whom to tell that a lease is bound no longer: one, or two while one follows the other.
+    /// The mailboxes to notify when a lease is no longer bound to its connection: one, or two while one grant
+    /// follows another.
     sessions: Vec<(RequestId, Mailbox)>,
-    /// Who was granted the lease last; where it was not granted here, who extended it first.
+    /// The client that was granted the lease last. If it was not granted here, the client that extended it
+    /// first.
     pub(super) holder: Option<Arc<Label>>,
     wake_at: Option<Time>,
 }
 
-/// Who waits for the reply to a request.
+/// The origin of a request that has no reply yet.
 pub(super) struct Caller {
     pub(super) asked: Request,
     pub(super) since: Time,
-    /// Its client has closed: nobody is told what comes of it.
+    /// The client has closed its connection: a nil counts as a departure.
     pub(super) left: bool,
     pub(super) reply_to: oneshot::Sender<Reply>,
     pub(super) user: UserId,
@@ -52,8 +53,8 @@ struct Delivery {
 }
 
 impl Gate {
-    /// Something happened to a lock: its queue handles it, and what it wants done is done. With a
-    /// caller it is a new request, and a lock of which nothing was known gets its queue.
+    /// Passes an event to the lock's queue and performs the resulting actions. With a caller, the event is a
+    /// new request, and a lock without a queue gets one.
     pub(super) fn feed(&self, name: &LockName, event: Event, caller: Option<Caller>) {
         let mut events = vec![(event, caller)];
         while let Some((event, caller)) = events.pop() {
@@ -81,7 +82,7 @@ impl Gate {
                 }
                 self.step(name, &mut entry, event, &mut todo)
             }
-            // A lock that no client wants may have a dead token in the store.
+            // A lock without any request here may still have a dead token in the store.
             None if matches!(event, Event::Forgot { dead: Some(_) }) => {
                 let mut entry = self.entry(name);
                 self.step(name, &mut entry, event, &mut todo)
@@ -103,7 +104,7 @@ impl Gate {
         todo
     }
 
-    /// What is known of a lock, and a queue that knows nothing where nothing was.
+    /// Returns the lock's entry, with a new queue if there was none.
     fn entry(&self, name: &LockName) -> RefMut<'_, LockName, Box<Entry>> {
         match self.queues.entry(name.clone()) {
             entry::Entry::Occupied(entry) => entry.into_ref(),
@@ -114,7 +115,7 @@ impl Gate {
         }
     }
 
-    /// One event, under the map's lock. Returns whether the queue may be forgotten.
+    /// Handles one event, under the map's lock. Returns whether the queue may be dropped.
     fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
         let now = clock::now();
         match &event {
@@ -130,7 +131,7 @@ impl Gate {
                 }
             }
             Event::Undelivered { .. } => self.metrics.undelivered(),
-            // The timer that brought it here is used up.
+            // The timer behind this event is used up.
             Event::Timer => entry.wake_at = None,
             _ => {}
         }
@@ -159,7 +160,7 @@ impl Gate {
                     todo.questions.push((id, question, within));
                 }
                 Action::Reply { request, reply } => {
-                    // Without a caller the client is gone, and its Pending has said so.
+                    // Without a caller the client is gone: its `Pending` has reported that.
                     let Some(mut caller) = self.take_caller(entry, request) else {
                         continue;
                     };
@@ -229,7 +230,7 @@ impl Gate {
     fn take_caller(&self, entry: &mut Entry, request: RequestId) -> Option<Caller> {
         let caller = entry.callers.remove(&request)?;
         if entry.callers.is_empty() {
-            // Most locks are held most of the time, and nobody waits.
+            // Most locks are held most of the time without waiters: this frees the memory.
             entry.callers = HashMap::new();
         }
         if caller.asked.wants_lock() {
@@ -238,7 +239,7 @@ impl Gate {
         Some(caller)
     }
 
-    /// For the books: this caller gets this reply.
+    /// Counts the reply to this caller.
     pub(super) fn answered(&self, now: Time, caller: &Caller, reply: &Reply) {
         let took = now.micros_since(caller.since);
         self.metrics
@@ -248,8 +249,8 @@ impl Gate {
         }
     }
 
-    /// Says why the store does not answer, where it knows: instead of that it does not, and instead
-    /// of a nil that would be taken for "somebody holds it".
+    /// Replaces the reply with the store's reason for not replying, where that is known: instead of a generic
+    /// error, or of a nil that would read as "the lock is held".
     pub(super) fn explained(
         &self,
         name: &LockName,
@@ -269,8 +270,8 @@ impl Gate {
         }
     }
 
-    /// Asks the store. The question is on its way when this returns; an answer that is there at
-    /// once is returned, any other comes back as an event.
+    /// Sends a request to the store. The request is on its way when this returns. An immediate reply is
+    /// returned; any other comes back as an event.
     fn ask(
         &self,
         name: &LockName,
@@ -303,7 +304,7 @@ impl Gate {
                     dead,
                 };
                 gate.feed(&name, answered, None);
-                // Not before what follows from the answer is on its way.
+                // Decremented after the requests that follow from the reply are on their way.
                 gate.asking.fetch_sub(1, Ordering::Relaxed);
             }
         });
@@ -323,7 +324,7 @@ impl Entry {
     }
 }
 
-/// What a queue wants done.
+/// The actions that a queue requests.
 #[derive(Default)]
 struct Todo {
     deliveries: Vec<Delivery>,
@@ -331,7 +332,7 @@ struct Todo {
 }
 
 impl Delivery {
-    /// Sends the reply. A grant that nobody is there to take is an event of its own.
+    /// Sends the reply. A grant without a receiver becomes an event.
     fn send(self) -> Option<Event> {
         let (request, user) = (self.request, self.caller.user);
         match self.caller.reply_to.send(self.reply) {

@@ -1,28 +1,29 @@
-//! How a client is shown to operators: where it comes from, and what it says of itself.
+//! The label of a client, for operators: its address, and how it describes itself.
 
 use std::fmt;
 
 use crate::shown::shown;
 
-/// Most bytes kept of each thing that a client says of itself: it is kept for every lock that it holds or
+/// Most bytes kept of each thing that a client says of itself. They are kept for every lock that it holds or
 /// waits for.
 pub const SAID_BYTES: usize = 64;
 
-/// What a client says of itself, as Redis (or what stands for it) accepted it; empty where it said nothing.
+/// A client's own description, as Redis (or lockgate in its place) accepted it; empty where the client gave
+/// none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Said<'a> {
-    /// The name of its connection: `CLIENT SETNAME`, `HELLO … SETNAME`.
+    /// The connection's name: `CLIENT SETNAME`, `HELLO … SETNAME`.
     pub name: &'a [u8],
-    /// Its library: `CLIENT SETINFO LIB-NAME`.
+    /// The client library: `CLIENT SETINFO LIB-NAME`.
     pub library: &'a [u8],
-    /// The version of that: `CLIENT SETINFO LIB-VER`.
+    /// The library's version: `CLIENT SETINFO LIB-VER`.
     pub version: &'a [u8],
 }
 
-/// A client, as it is shown.
+/// The label of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
-    /// Where it comes from, as `address:port`.
+    /// The client's address, as `address:port`.
     pub address: Box<str>,
     name: Box<[u8]>,
     library: Box<[u8]>,
@@ -30,7 +31,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// A client that has said nothing yet.
+    /// Creates the label of a client that has not described itself yet.
     pub fn of(address: &str) -> Self {
         Self {
             address: address.into(),
@@ -40,14 +41,14 @@ impl Label {
         }
     }
 
-    /// It has said this of itself, and nothing else.
+    /// Returns whether the label shows exactly this description.
     pub fn says(&self, said: Said<'_>) -> bool {
         *self.name == *cut(said.name)
             && *self.library == *cut(said.library)
             && *self.version == *cut(said.version)
     }
 
-    /// The same client, which says this now. Of each thing the first [`SAID_BYTES`] are kept.
+    /// Returns the label with this description instead. The first [`SAID_BYTES`] of each part are kept.
     pub fn saying(&self, said: Said<'_>) -> Self {
         Self {
             address: self.address.clone(),
@@ -57,12 +58,12 @@ impl Label {
         }
     }
 
-    /// Its name, fit to be shown; empty where it has none.
+    /// Returns the connection's name, fit for display; empty if it has none.
     pub fn name(&self) -> String {
         shown(&self.name)
     }
 
-    /// Its library and the version of that, fit to be shown; empty where it names none.
+    /// Returns the library and its version, fit for display; empty if the client names none.
     pub fn library(&self) -> String {
         let (library, version) = (shown(&self.library), shown(&self.version));
         match (library.is_empty(), version.is_empty()) {

@@ -1,14 +1,14 @@
-//! The driver of the queues: a map from lock name to [`Queue`](crate::lock::Queue). It brings the queues their events,
-//! performs their actions and keeps their timers; it decides nothing itself.
+//! The driver of the queues: a map from lock name to [`Queue`](crate::lock::Queue). It passes events to the
+//! queues, performs their actions and keeps their timers. It decides nothing itself.
 //!
-//! Here is what can be asked of it. Whatever happens to a lock goes to its queue by [`Gate::feed`]
-//! (`feed.rs`): what clients want, what the store answers, pushes, timers, clients that vanish. The queue
-//! handles it under the map's lock, which is never held across an await; what it wants done is done after.
+//! This file is the gate's interface. Every event of a lock reaches its queue through [`Gate::feed`]
+//! (`feed.rs`): clients' requests, the store's replies, pushes, timers, clients that vanish. The queue handles
+//! the event under the map's lock, which is never held across an await; the gate performs the resulting actions
+//! afterwards.
 //!
-//! A reply has to reach its client. It goes to a [`Pending`], which tells the queue when it is
-//! dropped before its reply came, and a grant goes on in a [`Grant`], which tells the queue when it
-//! is dropped before it was delivered. So a client can vanish at any point, and nothing stays held
-//! for nobody.
+//! A reply must reach its client. The reply goes to a [`Pending`], which notifies the queue if it is dropped
+//! before the reply came. A grant continues in a [`Grant`], which notifies the queue if it is dropped before
+//! delivery. So a client can vanish at any point, and no lock stays held without an owner.
 
 use std::{
     cmp::Reverse,
@@ -63,16 +63,16 @@ use view::SHARDS;
 pub use view::{Busy, Held, View};
 use warnings::Warnings;
 
-/// What a name costs in a list beside its bytes: `$1024\r\n` and `\r\n`.
+/// Upper bound of the bytes around a name in a reply, such as `$1024\r\n` and `\r\n`.
 const NAME_OVERHEAD_BYTES: usize = 10;
 
-/// Where clients wait for locks. Cheap to share; it ends with its last [`Arc`].
+/// The driver of all queues. It is shared cheaply, and ends with its last [`Arc`].
 pub struct Gate {
-    /// Boxed, since the table has more places than it uses, and for a moment twice as many while it grows.
+    /// Boxed, because the table has more slots than it uses, and briefly twice as many while it grows.
     queues: DashMap<LockName, Box<Entry>>,
-    /// As many as `queues` has, without asking every shard of it.
+    /// The length of `queues`, without visiting every shard.
     known: AtomicUsize,
-    /// As many requests as wait for a lock.
+    /// The number of requests that wait for a lock.
     waiting: AtomicUsize,
     asking: AtomicUsize,
     timers: Arc<Timers>,
@@ -83,74 +83,73 @@ pub struct Gate {
     metrics: LockMetrics,
     warnings: Warnings,
     dead_tokens: DeadTokens,
-    /// Locks for which a loss of data is not made good yet.
+    /// The number of locks that have not recovered from a loss of data yet.
     recovering: AtomicUsize,
     /// Locks whose queues have not heard of the loss yet.
     untold: AtomicUsize,
     next_request: AtomicU64,
     seeds: RandomState,
-    /// Where questions are awaited, whoever asks them.
+    /// The runtime that awaits the store's replies, whichever thread sends the requests.
     runtime: Handle,
-    /// Itself, for what outlives the call that began it.
+    /// A reference to itself, for tasks that outlive the call that started them.
     this: Weak<Gate>,
 }
 
-/// Who asks: what the gate may show of a client.
+/// A client, as the gate knows it.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// On whose behalf.
+    /// The user on whose behalf the client acts.
     pub user: UserId,
-    /// How it is shown.
+    /// The label that operators see.
     pub label: Arc<Label>,
 }
 
-/// What a client wants done to get a lock.
+/// A client's wish for a lock.
 #[derive(Debug, Clone)]
 pub struct Wish {
-    /// When it asked.
+    /// When the client asked.
     pub asked_at: Time,
-    /// The token to hold the lock with; made here where none is given.
+    /// The token to hold the lock with. None: the gate creates one.
     pub token: Option<Token>,
     /// The lease, in milliseconds.
     pub lease_ms: u64,
     /// How long to wait, in milliseconds. None: for ever.
     pub wait_ms: Option<u64>,
-    /// Not to wait at all.
+    /// `TRYLOCK`: does not wait at all.
     pub try_only: bool,
-    /// With a fence.
+    /// The client wants a fence.
     pub fence: bool,
-    /// The lease is bound to the client's connection; where it is told that it is so no longer.
-    /// There is one message for each grant with [`Grant::delivered`]'s [`Bound`] at most.
+    /// Binds the lease to the client's connection. The mailbox receives a message when the lease is no longer
+    /// bound: at most one for each grant with [`Grant::delivered`]'s [`Bound`].
     pub session: Option<Mailbox>,
 }
 
-/// Where a client is told of the leases bound to its connection.
+/// The channel that notifies a client of the leases bound to its connection.
 pub type Mailbox = mpsc::UnboundedSender<SessionOver>;
 
-/// A lease is bound to the connection no longer.
+/// A notification that a lease is no longer bound to the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionOver {
     /// The [`Bound::request`].
     pub request: RequestId,
-    /// The client believes to hold the lock, and does not.
+    /// The client believes that it holds the lock, and does not.
     pub lost: bool,
 }
 
-/// What `LOCKINFO` tells.
+/// The reply to `LOCKINFO`.
 #[derive(Debug)]
 pub struct Info {
-    /// What the store says now.
+    /// The state in the store now.
     pub look: Look,
-    /// What this gate knows.
+    /// The state in this instance.
     pub here: Option<(Snapshot, Option<Arc<Label>>)>,
 }
 
 impl Gate {
-    /// A gate in front of a store, which counts what it does.
+    /// Creates a gate in front of a store. It records its activity in `metrics`.
     ///
     /// # Panics
-    /// Outside of a tokio runtime: it spawns the task that keeps the timers, which ends with the
-    /// gate.
+    /// Outside of a tokio runtime. The gate spawns the task that keeps the timers, which ends with the gate.
     pub fn new(
         store: Arc<dyn Store>,
         settings: Settings,
@@ -190,12 +189,12 @@ impl Gate {
         gate
     }
 
-    /// The name is one that no lock can have.
+    /// Returns whether no lock can have this name.
     pub fn is_reserved(&self, name: &LockName) -> bool {
         self.store.is_reserved(name)
     }
 
-    /// `LOCK` and `TRYLOCK`. To drop the [`Pending`] is to leave the queue.
+    /// Runs `LOCK` or `TRYLOCK`. Dropping the [`Pending`] leaves the queue.
     pub fn lock(&self, client: &Client, name: LockName, wish: &Wish) -> Pending {
         let explicit = wish.token.is_some();
         let token = wish.token.clone().unwrap_or_else(new_token);
@@ -237,8 +236,9 @@ impl Gate {
         pending
     }
 
-    /// As many locks are known as may be. But that this one is not among them is only for those to know
-    /// who may look at it. Where the store does not say so until then, the reply is the `late` one.
+    /// Refuses a lock because the limit on locks is reached. The store confirms the user's access first: the
+    /// refusal shows that this lock is not among the known ones, which only authorized users may learn. If the
+    /// store does not confirm it by `until`, the reply is `late`.
     fn refuse_one_more(&self, name: LockName, caller: Caller, until: Time, late: Reply) {
         let (look, gate) = (self.store.look(&name, caller.user), self.this.clone());
         let within = Duration::from_micros(until.micros_since(clock::now()));
@@ -252,12 +252,12 @@ impl Gate {
                 reply = gate.explained(&name, caller.user, reply, true);
                 gate.answered(clock::now(), &caller, &reply);
             }
-            // The pending one finds its reply there.
+            // The `Pending` finds its reply there.
             let _ = caller.reply_to.send(reply);
         });
     }
 
-    /// `UNLOCK`, asked for at that time. It runs even if the [`Pending`] is dropped.
+    /// Runs `UNLOCK`, which the client sent at `asked_at`. It runs even if the [`Pending`] is dropped.
     pub fn unlock(&self, client: &Client, name: LockName, token: Token, asked_at: Time) -> Pending {
         let (request, reply_to, pending) =
             self.request(client, &name, &token, Request::Unlock, asked_at);
@@ -271,8 +271,8 @@ impl Gate {
         pending
     }
 
-    /// `RELOCK`, asked for at that time: the lease ends `lease_ms` milliseconds from now. It runs even
-    /// if the [`Pending`] is dropped.
+    /// Runs `RELOCK`, which the client sent at `asked_at`: the lease ends `lease_ms` milliseconds from now. It
+    /// runs even if the [`Pending`] is dropped.
     pub fn relock(
         &self,
         client: &Client,
@@ -294,10 +294,10 @@ impl Gate {
         pending
     }
 
-    /// `LOCKINFO`.
+    /// Runs `LOCKINFO`.
     ///
     /// # Errors
-    /// What the store says, without the leading `-`.
+    /// The store's error, without the leading `-`.
     pub async fn info(self: Arc<Self>, client: Client, name: LockName) -> Result<Info, Bytes> {
         let look = self.store.look(&name, client.user).await?;
         let here = self.queues.get(&name).map(|entry| {
@@ -313,8 +313,7 @@ impl Gate {
         Ok(Info { look, here })
     }
 
-    /// Verifies the credentials that a client gave, or asks what it may do without any: as
-    /// [`Store::admits`].
+    /// Verifies a client's credentials, or checks what it may do without any, as [`Store::admits`].
     pub fn admits(
         &self,
         credentials: Option<Credentials>,
@@ -323,24 +322,24 @@ impl Gate {
         self.store.admits(credentials, patience)
     }
 
-    /// Why the store does not answer those who have not authenticated, where it knows: an error's text,
-    /// without the leading `-`.
+    /// Returns why the store does not reply to anonymous clients, where it knows: an error's text, without the
+    /// leading `-`.
     pub fn trouble(&self, database: u32) -> Option<Bytes> {
         let key = Bytes::new();
         self.store
             .trouble(&LockName { database, key }, UserId::ANONYMOUS)
     }
 
-    /// Whether this client may have [`Gate::locks`].
+    /// Checks whether this client may call [`Gate::locks`].
     ///
     /// # Errors
-    /// What the store says, without the leading `-`.
+    /// The store's error, without the leading `-`.
     pub fn may_list(&self, database: u32, client: &Client) -> Later<Result<(), Bytes>> {
         self.store.may_list(database, client.user)
     }
 
-    /// `LOCKS`: the locks of a database that are held or waited for here and whose name `matches`,
-    /// most waiters first, `count` at most, and no more than have `most_bytes` together.
+    /// Runs `LOCKS`: returns the locks of a database that are held or awaited here and whose name `matches`.
+    /// The locks with most waiters come first, at most `count`, and at most `most_bytes` in the reply.
     pub fn locks(
         &self,
         database: u32,
@@ -350,7 +349,7 @@ impl Gate {
     ) -> Vec<Bytes> {
         let now = clock::now();
         let count = count.min(most_bytes / NAME_OVERHEAD_BYTES);
-        // Of those found so far, the one that is shown last is on top.
+        // The top is the lock that would be shown last of those found so far.
         let mut found: BinaryHeap<(Reverse<usize>, Bytes)> = BinaryHeap::new();
         for entry in &self.queues {
             let LockName { database: its, key } = entry.key();
@@ -375,32 +374,33 @@ impl Gate {
         found.take_while(fits).collect()
     }
 
-    /// What is counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What is measured of locks.
+    /// Returns the metrics of locks.
     pub fn metrics(&self) -> &LockMetrics {
         &self.metrics
     }
 
-    /// What is measured of the store, where it is a Redis.
+    /// Returns the metrics of the store, if it is a Redis.
     pub fn upstream_metrics(&self) -> Option<&UpstreamMetrics> {
         self.store.metrics()
     }
 
-    /// Locks this gate knows of: held, waited for, asked about, or known to be held elsewhere.
+    /// Returns the number of locks with state in this instance: held, awaited, with a store request, or known
+    /// to be held elsewhere.
     pub fn known(&self) -> usize {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Requests that wait for a lock.
+    /// Returns the number of requests that wait for a lock.
     pub fn waiters(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Questions on their way to the store.
+    /// Returns the number of requests on their way to the store.
     pub fn asking(&self) -> usize {
         self.asking.load(Ordering::Relaxed)
     }
@@ -433,7 +433,7 @@ impl Gate {
         )
     }
 
-    /// What the queues need of the store though they ask nothing now.
+    /// Returns what the queues need of the store while they send no requests.
     fn needed(&self) -> Needed {
         let mut needed = Needed::default();
         for entry in &self.queues {
@@ -448,7 +448,7 @@ impl Gate {
     }
 }
 
-/// Has the store close what nobody uses, for as long as there is a gate.
+/// Lets the store close unused connections, while the gate exists.
 async fn close_unused(gate: Weak<Gate>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
@@ -457,7 +457,7 @@ async fn close_unused(gate: Weak<Gate>, every: Duration) {
     }
 }
 
-/// A token that nobody has: a random UUID, version 4.
+/// Creates a unique token: a random UUID, version 4.
 fn new_token() -> Token {
     let mut text = uuid::Uuid::encode_buffer();
     let text = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text);

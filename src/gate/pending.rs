@@ -1,4 +1,4 @@
-//! A reply on its way to its client, and what happens when the client is not there any more.
+//! A reply on its way to its client, and the consequences if the client is gone.
 
 use std::{
     fmt,
@@ -17,13 +17,13 @@ use crate::{
     store::LockName,
 };
 
-/// A request that was not answered yet. To drop a waiting `LOCK` is to leave the queue; `UNLOCK`
-/// and `RELOCK` run all the same.
+/// A request without a reply yet. Dropping a waiting `LOCK` leaves the queue; `UNLOCK` and `RELOCK` run all the
+/// same.
 #[derive(Debug)]
 pub struct Pending {
     whose: Whose,
     request: RequestId,
-    /// It is a `LOCK` or a `TRYLOCK`.
+    /// The request is a `LOCK` or a `TRYLOCK`.
     waits: bool,
     reply: oneshot::Receiver<Reply>,
     answered: bool,
@@ -32,11 +32,11 @@ pub struct Pending {
 /// The reply to a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// The token holds the lock. It must be delivered.
+    /// The token holds the lock. The grant must be delivered.
     Granted(Grant),
     /// `LOCK` or `TRYLOCK`: not granted.
     Nil,
-    /// `UNLOCK`: released; `RELOCK`: the lease began anew.
+    /// `UNLOCK`: released; `RELOCK`: the lease was extended.
     Done,
     /// `UNLOCK` or `RELOCK`: this token does not hold the lock.
     NotHeld,
@@ -44,8 +44,8 @@ pub enum Answer {
     Refused(Refusal),
 }
 
-/// A grant on its way to its client. Unless it is [delivered](Grant::delivered) the lock goes to the
-/// next one, or is taken back.
+/// A grant on its way to its client. If it is dropped before it is [delivered](Grant::delivered), the lock goes
+/// to the next waiter, or is taken back.
 #[derive(Debug)]
 pub struct Grant {
     whose: Whose,
@@ -57,7 +57,7 @@ pub struct Grant {
     delivered: bool,
 }
 
-/// A lease that is bound to the connection of its client (`SESSION`). Dropped, it is left to run out.
+/// A lease that is bound to its client's connection (`SESSION`). Dropped, it is left to expire.
 #[derive(Debug)]
 pub struct Bound {
     whose: Whose,
@@ -65,7 +65,7 @@ pub struct Bound {
     over: bool,
 }
 
-/// A token of a user for a lock.
+/// A user's token for a lock.
 #[derive(Clone)]
 struct Whose {
     gate: Weak<Gate>,
@@ -99,7 +99,7 @@ impl Pending {
         }
     }
 
-    /// The `LOCK` is not to wait any longer: it gets what the question on its way brings, or nil.
+    /// Ends the wait of a `LOCK`: it gets the result of the store request on its way, or nil.
     pub fn stop_waiting(&self) {
         let (request, user, token) = (self.request, self.whose.user, self.whose.token.clone());
         self.whose.tell(Event::StopWaiting {
@@ -109,7 +109,7 @@ impl Pending {
         });
     }
 
-    /// Behind this `LOCK`, on its own connection, an `UNLOCK` of the lock with this token is kept.
+    /// Reports that an `UNLOCK` of the lock with this token waits behind this `LOCK` on the same connection.
     pub fn unlock_behind(&self, held_by: Token) {
         let (request, user, token) = (self.request, self.whose.user, self.whose.token.clone());
         self.whose.tell(Event::UnlockBehind {
@@ -151,7 +151,7 @@ impl Future for Pending {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
         Pin::new(&mut self.reply).poll(cx).map(|reply| {
-            // A gate that ends answers nobody.
+            // A gate that ends sends no replies.
             let reply = reply.unwrap_or(Reply::Refused(Refusal::Upstream));
             self.take(reply)
         })
@@ -165,7 +165,7 @@ impl Drop for Pending {
         }
         self.reply.close();
         match self.reply.try_recv() {
-            // It came, and nobody took it.
+            // The reply came, but the caller did not take it.
             Ok(reply) => drop(self.take(reply)),
             Err(_) => {
                 let (request, user) = (self.request, self.whose.user);
@@ -181,32 +181,32 @@ impl Drop for Pending {
 }
 
 impl Grant {
-    /// The name of the lock.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         &self.whose.name
     }
 
-    /// What proves ownership: the reply to the client.
+    /// Returns the token, the proof of ownership: the reply to the client.
     pub fn token(&self) -> &Token {
         &self.whose.token
     }
 
-    /// The lease is over: whoever gets the grant now does not hold the lock.
+    /// Returns whether the lease has ended: a client that gets the grant now does not hold the lock.
     pub fn is_over(&self) -> bool {
         clock::now() >= self.until
     }
 
-    /// The lease is to be bound to the connection of the client (`SESSION`).
+    /// Returns whether the lease must be bound to the client's connection (`SESSION`).
     pub fn is_session(&self) -> bool {
         self.session
     }
 
-    /// The fence, where the client asked for one.
+    /// Returns the fence, if the client asked for one.
     pub fn fence(&self) -> Option<u64> {
         self.fence
     }
 
-    /// The reply was given to the client's socket. From now on the lease is renewed, where it is
+    /// Records that the reply was written to the client's socket. From now on the lease is renewed, if it is
     /// bound to the connection.
     pub fn delivered(mut self) -> Option<Bound> {
         self.delivered = true;
@@ -219,27 +219,27 @@ impl Grant {
 }
 
 impl Bound {
-    /// The request that was granted.
+    /// Returns the request that was granted.
     pub fn request(&self) -> RequestId {
         self.request
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         &self.whose.name
     }
 
-    /// Who holds it.
+    /// Returns the token that holds the lock.
     pub fn token(&self) -> &Token {
         &self.whose.token
     }
 
-    /// The gate has said so: it is bound no longer.
+    /// Drops the binding without an event, after the gate has notified the client's mailbox that it is over.
     pub fn is_over(mut self) {
         self.over = true;
     }
 
-    /// The client closed the connection: the lock is released.
+    /// Releases the lock: the client closed the connection.
     pub fn release(mut self) {
         self.close(true);
     }

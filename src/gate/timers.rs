@@ -1,7 +1,7 @@
 //! The timers of the queues: one task sleeps until the earliest.
 //!
-//! The times are the gate's own clock's, which goes on while the machine is suspended; the
-//! runtime's does not. So it sleeps for [`LONGEST_SLEEP`] at most and looks again.
+//! The timers use the process clock, which runs while the machine is suspended; the runtime's does not. So the
+//! task sleeps for at most [`LONGEST_SLEEP`] and checks again.
 
 use std::{
     collections::BTreeSet,
@@ -18,10 +18,10 @@ use crate::{
     store::LockName,
 };
 
-/// After waking from suspension a timer is late by this at most.
+/// Most delay of a timer after the machine resumes.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// When which queue is to be woken.
+/// The wake-up times of the queues.
 #[derive(Default)]
 pub(super) struct Timers {
     set: Mutex<BTreeSet<(Time, LockName)>>,
@@ -29,7 +29,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// The queue of this lock is to be woken at another time than before.
+    /// Moves the wake-up time of this lock's queue.
     pub(super) fn change(&self, name: &LockName, before: Option<Time>, after: Option<Time>) {
         let mut set = self.set();
         if let Some(time) = before {
@@ -59,12 +59,12 @@ impl Timers {
     }
 
     fn set(&self) -> MutexGuard<'_, BTreeSet<(Time, LockName)>> {
-        // Nothing panics while it is held.
+        // No code panics while it holds this.
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Wakes the queues of a gate in time, for as long as there is a gate.
+/// Wakes the queues of a gate in time, while the gate exists.
 pub(super) async fn keep(gate: Weak<Gate>, timers: Arc<Timers>) {
     loop {
         let due = timers.take_due(clock::now());

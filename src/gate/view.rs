@@ -1,8 +1,8 @@
-//! What an operator sees of the locks: those that most wait for, who holds them, and who waits.
+//! The operators' view of the locks: the busiest ones, their holders and their waiters.
 //!
-//! A look goes over every lock, shard by shard of the table, and keeps a shard from changing meanwhile; so
-//! the table has many shards, and of most locks only a few numbers are read. What is told of the few that
-//! are shown is read after that, of each by itself.
+//! A view visits every lock, shard by shard of the table, and blocks changes in a shard meanwhile. So the table
+//! has many shards, and the visit reads only a few numbers of most locks. The details of the few locks shown
+//! are read afterwards, one lock at a time.
 
 use std::{cmp::Reverse, collections::BinaryHeap, hash::BuildHasher, sync::Arc};
 
@@ -13,72 +13,72 @@ use crate::{
     store::{Later, LockName},
 };
 
-/// Parts of the table of queues. While one is looked at nothing in it changes, so each is to be small: with
-/// 100,000 locks some hundreds.
+/// The number of shards of the table of queues. A visit blocks changes in its shard, so a shard must be small:
+/// with 100,000 locks it has some hundreds.
 pub(super) const SHARDS: usize = 256;
 
-/// What is seen of all locks at one moment.
+/// A view of all locks at one moment.
 #[derive(Debug, Default)]
 pub struct View {
-    /// Those that most wait for; of equals, those waited for or held longest.
+    /// The locks with most waiters; of equals, those with the longest wait, then those held longest.
     pub busiest: Vec<Busy>,
-    /// How many are held under a lease of this gate.
+    /// The number of locks held under a lease of this instance.
     pub held: usize,
-    /// How many somebody waits for.
+    /// The number of locks with waiters.
     pub awaited: usize,
-    /// How many requests wait.
+    /// The number of waiting requests.
     pub waiters: usize,
-    /// How long the one who waits longest does, in milliseconds.
+    /// The longest current wait, in milliseconds.
     pub longest_wait_ms: u64,
 }
 
-/// One lock.
+/// A lock in a view.
 #[derive(Debug)]
 pub struct Busy {
-    /// Its name.
+    /// The lock's name.
     pub name: LockName,
-    /// A number by which it is known again, while this process lives.
+    /// A number that identifies the lock while this process lives.
     pub id: u64,
-    /// Who has it.
+    /// The lock's holder.
     pub held: Held,
-    /// Requests that wait.
+    /// The number of waiting requests.
     pub waiters: usize,
-    /// How long the one who waits longest does, in milliseconds.
+    /// The longest current wait, in milliseconds.
     pub longest_wait_ms: u64,
-    /// The first of those who wait, and for how many milliseconds each does.
+    /// The first waiters, and how long each has waited, in milliseconds.
     pub first: Vec<(Arc<Label>, u64)>,
 }
 
-/// Who has a lock.
+/// The holder of a lock.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Held {
-    /// A client of this gate.
+    /// A client of this instance.
     Here {
-        /// Whom it was granted to, or who extended it; none where only its token is known.
+        /// The client that was granted the lock, or that extended the lease; none if only the token is known.
         holder: Option<Arc<Label>>,
-        /// For how many milliseconds.
+        /// How long the lock has been held, in milliseconds.
         for_ms: u64,
-        /// How many milliseconds of its lease are left.
+        /// The rest of the lease, in milliseconds.
         lease_left_ms: u64,
-        /// The lease is renewed for as long as its owner's connection lives.
+        /// The lease is renewed while its owner's connection lives.
         session: bool,
     },
-    /// Somebody who did not ask here.
+    /// A client that did not lock through this instance.
     Elsewhere,
-    /// Nobody, as far as is known here.
+    /// No holder, as far as this instance knows.
     Nobody,
 }
 
-/// Waiters, the longest wait, the time held: what comes first in this order is shown first.
+/// The number of waiters, the longest wait, the time held. Locks with a higher rank are shown first.
 type Rank = (usize, u64, u64);
 
 impl Gate {
-    /// Whether the store would serve a client who came now; else why not, in one line.
+    /// Checks whether the store would serve a new client; if not, returns the reason in one line.
     pub fn is_ready(&self) -> Later<Result<(), String>> {
         self.store.is_ready()
     }
 
-    /// The `most` busiest locks with `most_waiters` of each, and what there is of all.
+    /// Returns the `most` busiest locks with up to `most_waiters` waiters each, and the totals.
     pub fn view(&self, most: usize, most_waiters: usize) -> View {
         let (now, mut view) = (clock::now(), View::default());
         let mut found = self.rank(now, most, &mut view).into_sorted_vec();
@@ -95,7 +95,7 @@ impl Gate {
         most: usize,
         view: &mut View,
     ) -> BinaryHeap<(Reverse<Rank>, LockName)> {
-        // Of those found so far, the one that is shown last is on top.
+        // The top is the lock that would be shown last of those found so far.
         let mut found = BinaryHeap::with_capacity(most + 1);
         for entry in &self.queues {
             let here = entry.queue.snapshot(now);
@@ -120,7 +120,7 @@ impl Gate {
         found
     }
 
-    /// None where it is not known any more.
+    /// Returns the lock's details; none if it has no state here any more.
     fn look_at(&self, name: LockName, now: Time, most_waiters: usize) -> Option<Busy> {
         let entry = self.queues.get(&name)?;
         let (here, queue) = (entry.queue.snapshot(now), &entry.queue);

@@ -1,5 +1,5 @@
-//! What operators are warned of that shows in the queues: many instances at one lock, and a Redis that forgets what it
-//! tracks.
+//! Warnings to operators about conditions that the queues detect: many instances at one lock, and a Redis that
+//! drops keys from its tracking table.
 
 use tracing::warn;
 
@@ -10,7 +10,7 @@ use crate::{
     store::LockName,
 };
 
-/// The lines, each at most so often a minute.
+/// The warnings, each at most once a minute.
 #[derive(Debug)]
 pub(super) struct Warnings {
     crowded: Seldom,
@@ -21,14 +21,14 @@ impl Default for Warnings {
     fn default() -> Self {
         Self {
             crowded: Seldom::new(1),
-            // One or a few may be a push that came late.
+            // A few may be late pushes.
             told_of_nothing: Often::new(20),
         }
     }
 }
 
 impl Warnings {
-    /// Something happened to this lock.
+    /// Logs a warning if the happening calls for one.
     pub(super) fn happened(&self, name: &LockName, what: Happening) {
         match what {
             Happening::Crowded { rivals } => {

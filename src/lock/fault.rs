@@ -1,96 +1,95 @@
-//! Faults to prove the checkers of the tests with: each is one line at its place in the heart, which
-//! leaves out what this code took pains to do. None is ever there in what is shipped: without the
-//! cargo feature `planted-faults` [`planted`] is a constant, and with it nothing compiles but with
-//! debug assertions on.
+//! Faults that prove the checkers of the tests. Each is one line at its place in the state machine, which leaves out a
+//! precaution. No shipped build contains a fault: without the cargo feature `planted-faults` [`planted`] is a constant,
+//! and with it the crate compiles only with debug assertions.
 
 #[cfg(all(feature = "planted-faults", not(debug_assertions)))]
 compile_error!("planted faults are for tests with debug assertions only");
 
-/// Something that is left out or done wrong.
+/// A step that is left out or done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A push that comes while a question is on its way, so that it may be newer than the answer,
-    /// is forgotten.
+    /// The queue forgets a push that arrives while a store request is in flight. Such a push may be newer than the
+    /// reply.
     NoDirtyMark,
-    /// What was read on a connection that broke is believed after an answer on the next one.
+    /// The queue still believes what it read on a broken connection after a reply on the next connection.
     StaleBelief,
-    /// What is taken back is taken back whatever deadline it has by now.
+    /// The queue takes a grant back whatever deadline the key has by now.
     DeadlineNotInsisted,
-    /// A renewal that fails is not tried again.
+    /// The queue does not retry a renewal that failed.
     RenewalStopsAtError,
-    /// A lease is renewed although the connection that it was bound to has ended.
+    /// The queue renews a lease although the connection that it was bound to has ended.
     RenewalOutlivesSession,
-    /// A session is not renewed at all.
+    /// The queue never renews a session.
     NoRenewal,
-    /// A client is not told that the lock of its session was lost.
+    /// The client gets no notice that the lock of its session was lost.
     LossNotTold,
-    /// A client is not told that its session could not be renewed in time.
+    /// The client gets no notice that its session could not be renewed in time.
     LateRenewalNotTold,
-    /// A session's lock is not released when its client closes the connection.
+    /// The queue does not release a session's lock when the client closes the connection.
     SessionNotReleased,
-    /// A lease that the store lost is not written back.
+    /// The queue does not write back a lease that the store lost.
     NotWrittenBack,
-    /// A lease is written back although the store told that the lock was changed.
+    /// The queue writes a lease back although the store reported a change of the lock.
     WrittenBackThoughChanged,
-    /// A lease is written back for a millisecond only.
+    /// The queue writes a lease back for one millisecond only.
     WrittenBackTooShort,
-    /// A lock that is found free is taken during the grace: by the driver, which here is the
-    /// simulator's.
+    /// The driver, here the simulator's, takes a free lock during the grace.
     GraceNotKept,
-    /// The fence counter of a store that lost data is not raised to what was told: by the driver, too.
+    /// The driver, here the simulator's, does not raise the fence counter of a store that lost data to the fences it
+    /// has seen.
     FenceNotRaised,
-    /// Released tokens are forgotten, so that one which comes back from the dead is not overwritten.
+    /// The queue does not report a released token as dead, so the token is not deleted when it comes back.
     ReleasedForgotten,
-    /// A lost token is forgotten, so that it comes back from the dead.
+    /// The queue does not report a lost token as dead, so the token is not deleted when it comes back.
     LostForgotten,
-    /// A dead token that holds the lock again is left there.
+    /// The queue leaves a dead token alone that holds the lock again.
     DeadNotBuried,
-    /// A token that this instance gave back on its own account is dead whatever deadline it has by now.
+    /// A dead token that this instance released on its own behalf is deleted whatever deadline the key has by then.
     BuriedWhateverDeadline,
-    /// A lease is given up as soon as another token is in its place.
+    /// The queue gives a lease up as soon as its write-back finds another token.
     ContestedIsLost,
-    /// An owner is told that it does not hold the lock though another instance may yet write its lease back.
+    /// An owner gets `NotHeld` although another instance may yet write its lease back.
     NotHeldWithinGrace,
-    /// The next one gets no fence with a handover.
+    /// The next owner gets no fence with a handover.
     NoFenceOnHandover,
-    /// A question that was not answered before its client left is taken for not done.
+    /// The queue takes an acquisition for not executed if its client left before the reply.
     UnknownIsNotDone,
-    /// An `UNLOCK` that was not answered is not asked again.
+    /// The queue does not send an `UNLOCK` again that got no reply.
     UnlockNotAskedAgain,
-    /// A grant that reached nobody is kept.
+    /// The queue keeps a grant that reached no client.
     UndeliveredKept,
-    /// A grant to somebody who left meanwhile is kept.
+    /// The queue keeps a grant whose client left meanwhile.
     GoneGrantKept,
-    /// A grant is delivered though its lease is over.
+    /// The queue delivers a grant whose lease is over.
     ExpiredDelivered,
-    /// A lock is asked about at the very moment when it expires, when it is still there.
+    /// The queue checks a lock at the very moment of its expiry, when the key still exists.
     TimerAtTtl,
-    /// Nothing wakes the queue at the end of a `WAIT`.
+    /// No timer wakes the queue at the end of a `WAIT`.
     WaitNotTimed,
-    /// A place whose client left is not passed over.
+    /// The queue does not pass over a place whose client left.
     KeptPlaceNotPassed,
-    /// Of the requests that share a place only the first is answered.
+    /// Of the requests that share a place, only the first gets a reply.
     JoinedNotAnswered,
-    /// A `LOCK` gets a place ahead of those who wait.
+    /// The latest place goes before all others.
     NewcomerFirst,
-    /// A lock that is told to be changed is not asked about before its lease would be over.
+    /// The queue ignores pushes: it checks a changed lock only when its lease would have ended.
     PushIgnored,
-    /// A lease is written back although its release is under way.
+    /// The queue writes a lease back although its release is in flight.
     WrittenBackThoughReleased,
-    /// A user who would wait behind others waits, whatever rights it has.
+    /// A user waits behind others without a check of its rights.
     StrangersNotAsked,
-    /// The lock is handed over to whoever is next, of whatever user.
+    /// The queue hands the lock over to the next waiter of any user.
     HandedToAnotherUser,
-    /// Errands go before those who wait, however many there are.
+    /// Errands go before waiters, however many errands there are.
     ErrandsFirst,
-    /// Each errand costs a question of its own.
+    /// Each errand costs a store request of its own.
     ErrandsOneByOne,
-    /// A user without a connection keeps those behind it waiting.
+    /// A user without a connection to the store delays the waiters behind it.
     CutOffNotPassed,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: &'static [Self] = &[
         Self::NoDirtyMark,
         Self::StaleBelief,
@@ -133,7 +132,7 @@ impl Fault {
     ];
 }
 
-/// Whether this fault is to be made now.
+/// Returns whether this fault is planted.
 #[cfg(not(feature = "planted-faults"))]
 #[inline(always)]
 pub const fn planted(_: Fault) -> bool {
@@ -153,12 +152,12 @@ mod planting {
         static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
     }
 
-    /// Whether this fault is to be made now.
+    /// Returns whether this fault is planted.
     pub fn planted(fault: Fault) -> bool {
         PLANTED.get() == Some(fault)
     }
 
-    /// From now on this thread makes this fault, or none.
+    /// Plants this fault, or none, in the current thread.
     pub fn plant(fault: Option<Fault>) {
         PLANTED.set(fault);
     }

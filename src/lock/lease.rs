@@ -1,86 +1,87 @@
-//! The lease that this gate granted, and the row of handovers it stands in.
+//! The lease that this instance granted, and the chain of handovers that it belongs to.
 
 use super::fault::{Fault, planted};
 use super::vocabulary::{
     Deadline, Ending, How, RequestId, Settings, Time, Token, UserId, WriteBack,
 };
 
-/// Renewals come at multiples of this, in milliseconds, so that those of many locks travel together, but not so many
-/// that they hold others up; for a short lease, at multiples of a fraction of it.
+/// The grid of renewals, in milliseconds. The renewals of many locks travel together at its multiples, but too few at
+/// once to delay other requests. For a short lease the grid is a fraction of the lease.
 const RENEWAL_GRID_MS: u64 = 25;
 const GRIDS_PER_LEASE: u64 = 40;
 
-/// A session is told so long before the store may let its lease end, in milliseconds; for a short lease, a twelfth of
-/// it.
+/// How long before the possible end of its lease a session is notified, in milliseconds; for a short lease, a twelfth
+/// of the lease.
 const TOLD_BEFORE_MS: u64 = 100;
 
-/// A lease granted or extended by this gate, as far as this gate knows not over yet.
+/// A lease that this instance granted or extended, and that has not ended as far as it knows.
 #[derive(Debug, Clone)]
 pub struct Lease {
-    /// On whose behalf.
+    /// The user of the holder.
     pub user: UserId,
-    /// Who holds the lock.
+    /// The token of the holder.
     pub token: Token,
-    /// A client knows the token, which it named or was granted to the end of its connection, so that it may be in use
-    /// at another gate, too.
+    /// A client knows the token: it named the token, or held the lease until its session ended. So the token may be in
+    /// use at another instance, too.
     pub explicit: bool,
-    /// The lease as it was asked for, in milliseconds.
+    /// The lease as requested, in milliseconds.
     pub lease_ms: u64,
     /// When the token first got the lock.
     pub since: Time,
-    /// The earliest moment at which the store may let the lease end: counted from before asking.
+    /// The earliest moment at which the store may end the lease, counted from before the request.
     pub until: Time,
-    /// The moment by which the store has let it end: counted from after the answer.
+    /// The moment by which the store has ended the lease, counted from after the reply.
     pub over_at: Time,
-    /// The deadline that this gate set in the store. None where it found it set, so that it cannot
-    /// tell its own grant from one made elsewhere.
+    /// The deadline that this instance set in the store. None: the reply did not show that this instance set it, so it
+    /// cannot distinguish its own grant from one made elsewhere.
     pub deadline: Option<Deadline>,
-    /// How it came about, until the first client is told. The lock was found free, where nothing says
-    /// that this client waited for it.
+    /// How the grant came about, until the first reply takes it. `Free` becomes `Waited` there if the client waited for
+    /// the lock.
     pub how: Option<How>,
-    /// Clients that were told of the grant and did not report that it never reached them.
+    /// The number of clients that count on the lease: they were granted or extended it, and the driver did not report
+    /// the grant undelivered.
     pub receivers: usize,
     /// The place in the queue that the lease was granted to.
     pub place: Option<u64>,
-    /// The largest fence that came with it, where one was asked for.
+    /// The largest fence granted with it, if one was requested.
     pub fence: Option<u64>,
-    /// The deadline in the store with which this is its fence for certain. With another the lock may have been lost,
-    /// granted to others with a larger one, and to this token again.
+    /// The deadline in the store with which `fence` is certain. With another deadline the lock may have been lost,
+    /// granted to others with a larger fence, and granted to this token again.
     pub fence_at: Option<Deadline>,
-    /// The request to whose connection it is bound: it is renewed for as long as that lives.
+    /// The request whose connection the lease is bound to. The queue renews the lease while that connection lives.
     pub session: Option<RequestId>,
-    /// When to renew it, where it is bound.
+    /// When to renew the lease, if it is bound.
     pub renew_at: Time,
-    /// A renewal was sent and not answered: the store may have its deadline or the one before.
+    /// A renewal got no reply: the store may have its deadline or the one before.
     pub renewal_unknown: bool,
-    /// The store told of a change since, and was not asked yet what it was.
+    /// The store pushed a change, and no reply has shown since what it was.
     pub changed: bool,
-    /// It was taken without looking: the store will tell of no change.
+    /// The acquisition did not read the key: the store will push no change.
     pub bare: bool,
-    /// When to ask whether it still stands; what the store had to tell of it may have been lost.
+    /// When to check whether the lease still stands: a push came, or may have been lost.
     pub check_at: Option<Time>,
 }
 
 impl Lease {
-    /// This token of this user holds the lease.
+    /// Returns whether this token of this user holds the lease.
     pub fn is_of(&self, user: UserId, token: &Token) -> bool {
         self.user == user && self.token == *token
     }
 
-    /// When the client of a session is told that it could not be renewed: a little before the store
-    /// may let it end, so that it is told before anybody else is granted the lock.
+    /// Returns when the client of a session is notified that the lease could not be renewed: a little before the store
+    /// may end the lease, and so before any other client is granted the lock.
     pub fn lost_at(&self) -> Time {
         let margin = (self.lease_ms.saturating_mul(1_000) / 12).clamp(1, TOLD_BEFORE_MS * 1_000);
         Time::from_micros(self.until.micros().saturating_sub(margin))
     }
 
-    /// How long after a renewal that the store refused it is tried again, in milliseconds: some twenty
-    /// times in a lease, as long as that is neither often nor seldom.
+    /// Returns the pause before the retry of a renewal that the store refused, in milliseconds: some twenty retries in
+    /// a lease, within bounds.
     pub fn renewal_pause_ms(&self) -> u64 {
         (self.lease_ms / 32).clamp(100, 5_000)
     }
 
-    /// How it ended, where nobody here ended it.
+    /// Returns how the lease ended, if this instance did not end it.
     pub fn ending(&self, now: Time) -> Ending {
         if now >= self.until {
             Ending::RanOut
@@ -89,19 +90,19 @@ impl Lease {
         }
     }
 
-    /// Its fence, where it is known that it has no larger one.
+    /// Returns the fence, if the lease certainly has no larger one.
     pub fn sure_fence(&self) -> Option<u64> {
         self.fence.filter(|_| self.fence_at.is_some())
     }
 
-    /// It was found to stand.
+    /// Records that the lease still stands.
     pub fn confirm(&mut self) {
         self.changed = false;
         self.check_at = None;
     }
 
-    /// A store that lost it is to get it back: somebody counts on it, and nobody is known to have
-    /// ended it.
+    /// Returns whether a store that lost the lease should get it back: a client counts on it, and no end of it is
+    /// known.
     pub fn is_to_be_written_back(&self, now: Time, settings: &Settings) -> bool {
         is_wanted_back(self.session.is_some(), settings)
             && !planted(Fault::NotWrittenBack)
@@ -111,7 +112,7 @@ impl Lease {
     }
 }
 
-/// Leases of this kind are written back.
+/// Returns whether leases of this kind are written back.
 pub fn is_wanted_back(session: bool, settings: &Settings) -> bool {
     match settings.write_back {
         WriteBack::All => true,
@@ -120,9 +121,9 @@ pub fn is_wanted_back(session: bool, settings: &Settings) -> bool {
     }
 }
 
-/// When to renew a lease that began at `since`: when a quarter to a third of it is over. `sixth` are microseconds
-/// between the half and the whole of a sixth of the lease, at random, so that the renewals of many locks that were taken
-/// at a time come apart.
+/// Returns when to renew a lease that began at `since`: after a quarter to a third of it. `sixth` is a random number of
+/// microseconds between the half and the whole of a sixth of the lease, so that the renewals of many locks that were
+/// taken together spread out.
 pub fn renewal(since: Time, lease_ms: u64, sixth: u64) -> Time {
     let micros = since.micros() + lease_ms.saturating_mul(1_000) / 6 + sixth;
     let grid = grid_micros(lease_ms);
@@ -137,35 +138,36 @@ fn grid_micros(lease_ms: u64) -> u64 {
     micros.clamp(1, RENEWAL_GRID_MS * 1_000)
 }
 
-/// Handovers in a row, without the lock being free in between. They are capped, or the clients of
-/// one gate could keep everybody else's out for ever. Where other gates want the lock, too, a turn is those who waited
-/// when it began, so that many gates with few waiters each take turns quickly.
+/// A chain of handovers, in a row without the lock being free in between. Chains are capped, or the clients of one
+/// instance could keep all others out for ever. If other instances want the lock, too, a chain serves at most as many
+/// waiters as there were when it began, so that many instances with few waiters each take turns quickly.
 ///
-/// To be released is not enough: this gate knows of the release first, while other gates learn of it
-/// by a push, and may delay their asks. So the lock then lies free for a pause. Where nobody else
-/// wants it that is time lost, so the pauses are spaced out, until one of them is used.
+/// A release alone is not enough: this instance knows of it first, while other instances learn of it by a push, and may
+/// delay their attempts. So the lock then lies free for a pause. Without rivals the pause is lost time, so pauses are
+/// spaced out until one of them is used.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
     handoffs: u32,
-    /// Those who waited when the row began.
+    /// The number of waiters when the chain began.
     waited: u32,
     since: Time,
-    /// When the last pause was made, or the first grant.
+    /// When the last pause began, or the first chain.
     paused_at: Option<Time>,
-    /// A pause was made, and it is not known yet whether anybody used it.
+    /// A pause was made, and it is open whether a rival used it.
     pausing: bool,
-    /// Somebody else wants the lock: so many pauses in a row have to go unused until that is believed no more.
+    /// The number of pauses in a row that have to go unused until rivals are ruled out. Zero: no rival wants the lock.
     rivals: u32,
 }
 
-/// Where others are many or busy, a pause may go unused though they want the lock.
+/// The number of unused pauses that rule rivals out. Many or busy rivals may leave a pause unused although they want
+/// the lock.
 const UNUSED_PAUSES: u32 = 4;
 
-/// Of the time spent on a lock that nobody else wants, pauses take this fraction at most.
+/// The inverse of the largest share of time that pauses take on a lock without rivals.
 const PAUSES_ARE_ONE_IN: u64 = 50;
 
 impl Chain {
-    /// The lock was taken when it was free, while so many wait.
+    /// Begins a chain: this instance acquired the free lock while this number of other places wait.
     pub fn begin(&mut self, now: Time, waiting: usize) {
         self.handoffs = 0;
         self.waited = u32::try_from(waiting).unwrap_or(u32::MAX);
@@ -176,13 +178,13 @@ impl Chain {
         }
     }
 
-    /// The lock was found held by somebody else.
+    /// Records that another owner holds the lock.
     pub fn found_held(&mut self) {
         self.pausing = false;
         self.rivals = UNUSED_PAUSES;
     }
 
-    /// The lock was released though somebody waits here: how long to let others try, in milliseconds.
+    /// Returns how long to let others try after a release with waiters left here, in milliseconds.
     pub fn pause_ms(&mut self, now: Time, settings: &Settings) -> u64 {
         let pause_ms = settings.yield_pause_ms;
         let last = self.paused_at.unwrap_or(now);
@@ -194,12 +196,12 @@ impl Chain {
         pause_ms
     }
 
-    /// The lock was handed over.
+    /// Records a handover.
     pub fn hand_over(&mut self) {
         self.handoffs = self.handoffs.saturating_add(1);
     }
 
-    /// It is time to let the others try.
+    /// Returns whether others should get their turn.
     pub fn is_long(&self, now: Time, settings: &Settings) -> bool {
         let most = match self.rivals {
             0 => settings.max_handoffs,

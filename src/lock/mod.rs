@@ -1,14 +1,13 @@
-//! The heart: the queue of one lock as a state machine. Events go in with the time, actions come
-//! out. It does no I/O, reads no clock and draws no random number, so that a test or a seeded
-//! simulator can be its driver.
+//! The wait queue of one lock, as a state machine. Events go in with the time, and actions come out. The module does no
+//! I/O, reads no clock, and takes all randomness from the driver's seed, so that a test or a seeded simulator can drive
+//! it.
 //!
-//! - [`vocabulary`]: everything that can happen ([`Event`]) and everything that can be done about
-//!   it ([`Action`]); both are closed.
-//! - [`queue`]: [`Queue`], one lock: who waits, who is believed to hold it, what was asked.
-//! - [`places`]: those who wait, in order.
-//! - [`lease`]: the lease that this gate granted.
-//! - [`pace`]: how long to wait before asking the store again.
-//! - [`fault`]: what tests leave out to see that it is missed.
+//! - [`vocabulary`]: every event ([`Event`]) and every action ([`Action`]); both enums are closed.
+//! - [`queue`]: [`Queue`], one lock: its waiters, its presumed holder, and the store request in flight.
+//! - [`places`]: the waiters, in order.
+//! - [`lease`]: the lease that this instance granted.
+//! - [`pace`]: the delay before the next attempt to acquire the lock.
+//! - [`fault`]: faults that tests plant to prove that their checkers catch them.
 
 pub mod fault;
 pub mod lease;

@@ -1,35 +1,35 @@
-//! When to ask the store again. A push says that a lock changed, but where another gate hands it
-//! over among its own clients every push brings an ask in vain. So after each such ask the next one
-//! comes later, up to a bound; the first is never delayed.
+//! The timing of attempts to acquire a lock. A push reports that a lock changed, but if another instance hands the lock
+//! over among its own clients, every push causes a failed attempt. So each failed attempt delays the next one longer,
+//! up to a bound; the first is never delayed.
 //!
-//! The jitter comes from a generator seeded by the driver, so that gates do not ask in step and a
-//! simulation can be repeated.
+//! The jitter comes from a generator that the driver seeds, so that instances do not try in step and a simulation can
+//! be repeated.
 
 use super::vocabulary::Time;
 
-/// Asks in vain before one turn that are counted at most.
+/// The most failed attempts before one turn that are counted.
 const MOST_COUNTED: u32 = 100_000;
 
-/// The pace of one lock's asks.
+/// The pace of the attempts to acquire one lock.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// Asks brought about by pushes that found the lock held, since the last grant.
+    /// Failed attempts on pushes since the last grant.
     in_vain: u32,
-    /// The same since the latest turn of this gate began, in handovers in a row.
+    /// Failed attempts on pushes since the latest turn of this instance began. A turn is a chain of handovers.
     in_vain_this_turn: u32,
-    /// Their mean over the latest turns, in 256ths.
+    /// The mean of `in_vain_this_turn` over the latest turns, in 256ths.
     mean: u32,
-    /// Not to ask before.
+    /// The earliest moment of the next attempt.
     ask_at: Time,
-    /// The next ask is brought about by a push.
+    /// A push causes the next attempt.
     pushed: bool,
     random: u64,
 }
 
 impl Pace {
-    /// A pace whose jitter follows from `seed`.
+    /// Creates a pace whose jitter follows from `seed`.
     pub fn new(seed: u64) -> Self {
-        // Xorshift stands still at zero.
+        // Xorshift never leaves zero.
         Self {
             in_vain: 0,
             in_vain_this_turn: 0,
@@ -40,17 +40,17 @@ impl Pace {
         }
     }
 
-    /// Not to ask before this moment.
+    /// Returns the earliest moment of the next attempt.
     pub fn ask_at(&self) -> Time {
         self.ask_at
     }
 
-    /// The next ask is brought about by a push.
+    /// Returns whether a push causes the next attempt.
     pub fn pushed(&self) -> bool {
         self.pushed
     }
 
-    /// A push came: ask now, or later if asking on a push was in vain before.
+    /// Schedules an attempt on a push: now, or later if attempts on pushes failed before.
     pub fn push(&mut self, now: Time, max_delay_ms: u64) {
         let delay_ms = match self.in_vain {
             0 => 0,
@@ -61,25 +61,25 @@ impl Pace {
         self.pushed = true;
     }
 
-    /// Ask after `pause_ms`, for a reason other than a push.
+    /// Schedules an attempt after `pause_ms`, for a reason other than a push.
     pub fn pause(&mut self, now: Time, pause_ms: u64) {
         self.ask_at = now.plus_millis(pause_ms);
         self.pushed = false;
     }
 
-    /// Ask at once, for a reason other than a push.
+    /// Schedules an attempt at once, for a reason other than a push.
     pub fn now(&mut self) {
         self.ask_at = Time::default();
         self.pushed = false;
     }
 
-    /// Ask at `time`, for a reason other than a push.
+    /// Schedules an attempt at `time`, for a reason other than a push.
     pub fn at(&mut self, time: Time) {
         self.ask_at = time;
         self.pushed = false;
     }
 
-    /// The lock was found held.
+    /// Records an attempt that found the lock held.
     pub fn in_vain(&mut self, on_push: bool) {
         if on_push {
             self.in_vain = self.in_vain.saturating_add(1);
@@ -88,21 +88,21 @@ impl Pace {
         self.now();
     }
 
-    /// A turn of this gate begins. Returns how often it asked in vain, on pushes, before each of its latest turns: each
-    /// other gate that wants the lock had a turn meanwhile, and told of it at least once.
+    /// Begins a turn of this instance. Returns the mean number of failed attempts on pushes before each of its latest
+    /// turns: each other instance that wants the lock had a turn in between, and caused at least one push.
     pub fn turn_begins(&mut self) -> u32 {
         let latest = std::mem::take(&mut self.in_vain_this_turn).min(MOST_COUNTED) * 256;
         self.mean = self.mean / 4 * 3 + latest / 4;
         self.mean / 256
     }
 
-    /// The lock was granted.
+    /// Records a grant.
     pub fn granted(&mut self) {
         self.in_vain = 0;
         self.now();
     }
 
-    /// Microseconds between a half and the whole of `millis`.
+    /// Returns a random number of microseconds between the half and the whole of `millis`.
     pub fn jittered(&mut self, millis: u64) -> u64 {
         let half = millis.saturating_mul(500);
         if half == 0 {

@@ -1,37 +1,36 @@
-//! Those who wait for one lock, in the order they came. A place belongs to a token of a user; a
-//! client that asks again with its token joins its own place.
+//! The waiters for one lock, in arrival order. A place belongs to a token of a user; a client that requests the lock
+//! again with its token joins its own place.
 //!
-//! The place of a client that named its token is kept for a while after its connection closed:
-//! client libraries close on a socket timeout and ask again on a new connection. Meanwhile it is
-//! passed over.
+//! The queue keeps the place of a client that named its token for a while after its connection closed: client libraries
+//! close the connection on a socket timeout, and retry on a new one. Meanwhile the queue passes the place over.
 //!
-//! Every operation costs O(log n) in the number of those who wait, so that thousands may.
+//! Joining, leaving and timing out cost O(log n) in the number of waiters, so that a lock can have thousands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fault::{Fault, planted};
 use super::vocabulary::{LockRequest, RequestId, Settings, Time, Token, UserId, Wait};
 
-/// The number of a place: lower came first.
+/// The number of a place. An earlier place has a lower number.
 pub type PlaceNo = u64;
 
 /// One place in the queue.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// On whose behalf.
+    /// The user of the waiters.
     pub user: UserId,
     /// The token to hold the lock with.
     pub token: Token,
     /// The client named the token itself.
     pub explicit: bool,
-    /// The lease that the latest request asked for, in milliseconds.
+    /// The lease of the latest request, in milliseconds.
     pub lease_ms: u64,
-    /// Who is answered when it is granted.
+    /// The requests that get a reply when the lock is granted.
     pub requests: Vec<Waiting>,
 }
 
 impl Place {
-    /// Somebody there wants to be told a fence.
+    /// Returns whether a request at this place wants a fence.
     pub fn wants_fence(&self) -> bool {
         self.requests.iter().any(|waiting| waiting.fence)
     }
@@ -40,77 +39,77 @@ impl Place {
 /// One request that waits at a place.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// Whom to answer.
+    /// The request that gets the reply.
     pub request: RequestId,
-    /// Since when it waits.
+    /// When the request joined.
     pub since: Time,
-    /// Until when.
+    /// The waiting time.
     pub wait: Wait,
-    /// Its reply is to tell a fence.
+    /// The reply includes a fence.
     pub fence: bool,
-    /// The lease is to be bound to its connection.
+    /// The grant binds the lease to the connection of the request.
     pub session: bool,
     /// When its reply is due. None: never.
     due: Option<Time>,
-    /// Tokens whose `UNLOCK` stands behind it on its own connection.
+    /// Tokens whose `UNLOCK` stands behind the request on the same connection.
     behind: Vec<Token>,
 }
 
-/// What is due.
+/// A request that was taken out because its time is up.
 #[derive(Debug)]
 pub enum Due {
-    /// The wait of a request that said how long: it is taken out.
+    /// A request whose `WAIT` ended.
     Wait(RequestId),
-    /// The time that a request which does not wait may take: it is taken out.
+    /// A request that does not wait, and got no reply of the store in time.
     Try(RequestId),
 }
 
-/// Those who wait.
+/// The places at one lock.
 #[derive(Debug, Default)]
 pub struct Places {
     next: PlaceNo,
-    /// Somebody waits there.
+    /// Places with waiters.
     taken: BTreeMap<PlaceNo, Place>,
-    /// Kept for a token whose connection closed, until the time given.
+    /// Places kept for a token whose connection closed, until the time given.
     kept: BTreeMap<PlaceNo, (Place, Time)>,
     by_owner: BTreeMap<(Token, UserId), PlaceNo>,
-    /// All of them, by user.
+    /// All places, by user.
     by_user: BTreeMap<UserId, BTreeSet<PlaceNo>>,
     due: BTreeSet<(Time, PlaceNo, Option<RequestId>)>,
-    /// Requests that do not wait, only for the question on its way.
+    /// Requests that do not wait, except for the store request in flight.
     tries: BTreeSet<(PlaceNo, RequestId)>,
-    /// Requests with somebody's `UNLOCK` behind them, by its token: thousands may stand behind each.
+    /// Requests with an `UNLOCK` behind them, by the token of the `UNLOCK`. Thousands may stand behind each request.
     blocked: BTreeSet<(Token, PlaceNo, RequestId)>,
     requests: usize,
 }
 
 impl Places {
-    /// Nobody waits.
+    /// Returns whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()
     }
 
-    /// Nobody waits, and no place is kept.
+    /// Returns whether no request waits and no place is kept.
     pub fn is_idle(&self) -> bool {
         self.taken.is_empty() && self.kept.is_empty()
     }
 
-    /// Requests that wait.
+    /// Returns the number of waiting requests.
     pub fn requests(&self) -> usize {
         self.requests
     }
 
-    /// Places where somebody waits.
+    /// Returns the number of places with waiters.
     pub fn len(&self) -> usize {
         self.taken.len()
     }
 
-    /// Places kept for tokens whose connection closed.
+    /// Returns the number of places kept for tokens whose connection closed.
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
 
-    /// The place that came first.
+    /// Returns the earliest place.
     pub fn first(&self) -> Option<&Place> {
         let first = match planted(Fault::NewcomerFirst) {
             true => self.taken.last_key_value(),
@@ -119,31 +118,31 @@ impl Places {
         first.map(|(_, place)| place)
     }
 
-    /// The place that came first of those of such users.
+    /// Returns the earliest place of a user that satisfies `is_so`.
     pub fn first_of(&self, is_so: impl Fn(UserId) -> bool) -> Option<&Place> {
         self.taken.values().find(|place| is_so(place.user))
     }
 
-    /// Since when the one who waits longest does.
+    /// Returns when the request that waits longest joined.
     pub fn longest_since(&self) -> Option<Time> {
-        // The first place came first; who joined it later waits shorter.
+        // The first place is the earliest; requests that joined it later wait shorter.
         self.first()
             .and_then(|place| place.requests.first())
             .map(|waiting| waiting.since)
     }
 
-    /// Those who wait, in the order in which they came; who joined a place stands there.
+    /// Returns the waiting requests in the order of their places.
     pub fn each_waiting(&self) -> impl Iterator<Item = &Waiting> {
         self.taken.values().flat_map(|place| &place.requests)
     }
 
-    /// The place of this owner, if somebody waits there.
+    /// Returns the place of this owner, if a request waits there.
     pub fn of_owner(&self, user: UserId, token: &Token) -> Option<&Place> {
         let no = self.by_owner.get(&(token.clone(), user))?;
         self.taken.get(no)
     }
 
-    /// A place with this token, if somebody waits there; of this user where one is given.
+    /// Returns a place with this token where a request waits; one of this user if a user is given.
     pub fn of_token(&self, token: &Token, user: Option<UserId>) -> Option<&Place> {
         let (least, most) = user.map_or((UserId(0), UserId(u32::MAX)), |user| (user, user));
         let mut same = self
@@ -152,7 +151,7 @@ impl Places {
         same.find_map(|(_, no)| self.taken.get(no))
     }
 
-    /// A request takes its place: the one its token has, or a new one at the end.
+    /// Adds a request at the place of its token, or at a new place at the end.
     pub fn join(&mut self, now: Time, ask: &LockRequest, settings: &Settings) {
         let owner = (ask.token.clone(), ask.user);
         let no = match self.by_owner.get(&owner) {
@@ -197,7 +196,7 @@ impl Places {
         }
     }
 
-    /// Takes a place out, with all who wait there. A kept place stays.
+    /// Takes out a place with all its requests. A kept place stays.
     pub fn take(&mut self, user: UserId, token: &Token) -> Option<(PlaceNo, Place)> {
         let no = *self.by_owner.get(&(token.clone(), user))?;
         let place = self.taken.remove(&no)?;
@@ -209,8 +208,8 @@ impl Places {
         Some((no, place))
     }
 
-    /// Takes one request out; it is answered by the caller, or gone. Its place goes with its last
-    /// request, or is kept until `keep_until` where the client may come back to it.
+    /// Takes out one request, which the caller answers or whose client is gone. The place goes with its last request,
+    /// or is kept until `keep_until` if the client may return to it. Returns whether the request waited.
     pub fn leave(
         &mut self,
         user: UserId,
@@ -252,10 +251,10 @@ impl Places {
         true
     }
 
-    /// Keeps a place that nobody waits at for its token to come back to.
+    /// Keeps a place without waiters, so that its token can return to it.
     pub fn keep(&mut self, no: PlaceNo, mut place: Place, until: Time) {
         place.requests = Vec::new();
-        // One place is enough to come back to.
+        // An owner needs only one place to return to.
         let owner = (place.token.clone(), place.user);
         if let Some(before) = self.by_owner.get(&owner).copied()
             && let Some((other, until)) = self.kept.remove(&before)
@@ -272,7 +271,7 @@ impl Places {
         self.kept.insert(no, (place, until));
     }
 
-    /// A request does not wait any longer but for the question on its way.
+    /// Makes a request wait for nothing but the store request in flight.
     pub fn try_only(&mut self, user: UserId, token: &Token, request: RequestId) {
         let Some(no) = self.by_owner.get(&(token.clone(), user)).copied() else {
             return;
@@ -285,7 +284,7 @@ impl Places {
         }
     }
 
-    /// An `UNLOCK` with the token `held_by` stands behind a request.
+    /// Records that an `UNLOCK` with the token `held_by` stands behind a request.
     pub fn block(&mut self, user: UserId, token: &Token, request: RequestId, held_by: Token) {
         let Some(no) = self.by_owner.get(&(token.clone(), user)).copied() else {
             return;
@@ -298,7 +297,7 @@ impl Places {
         }
     }
 
-    /// Takes out the requests of such users that the holder's own `UNLOCK` stands behind.
+    /// Takes out the requests with the holder's own `UNLOCK` behind them, for users that satisfy `of`.
     pub fn take_deadlocked(
         &mut self,
         holder: &Token,
@@ -317,7 +316,7 @@ impl Places {
             .collect()
     }
 
-    /// Takes out the requests of such users that do not wait.
+    /// Takes out the requests that do not wait, for users that satisfy `of`.
     pub fn take_tries(&mut self, of: impl Fn(UserId) -> bool) -> Vec<RequestId> {
         let concerns = |(no, _): &&(PlaceNo, RequestId)| {
             self.taken.get(no).is_some_and(|place| of(place.user))
@@ -327,22 +326,22 @@ impl Places {
         tries.into_iter().map(|(_, request)| request).collect()
     }
 
-    /// How many users have a place.
+    /// Returns the number of users with a place.
     pub fn users(&self) -> usize {
         self.by_user.len()
     }
 
-    /// The users that have a place.
+    /// Returns the users with a place.
     pub fn each_user(&self) -> impl Iterator<Item = UserId> {
         self.by_user.keys().copied()
     }
 
-    /// The user has a place, be it a kept one.
+    /// Returns whether the user has a place, be it a kept one.
     pub fn has_user(&self, user: UserId) -> bool {
         self.by_user.contains_key(&user)
     }
 
-    /// Somebody of this user waits.
+    /// Returns whether a request of this user waits.
     pub fn waits(&self, user: UserId) -> bool {
         let places = self.by_user.get(&user).into_iter().flatten();
         places.into_iter().any(|no| self.taken.contains_key(no))
@@ -359,7 +358,7 @@ impl Places {
         waiting.into_iter().map(|(_, request)| request).collect()
     }
 
-    /// Takes out the requests of a user that came before this moment. Kept places stay.
+    /// Takes out the requests of a user that joined before this moment. Kept places stay.
     pub fn take_earlier(&mut self, user: UserId, before: Time) -> Vec<RequestId> {
         let places = self.by_user.get(&user).into_iter().flatten();
         let taken = places.filter_map(|no| Some((*no, self.taken.get(no)?)));
@@ -370,8 +369,8 @@ impl Places {
         earlier.into_iter().map(|(_, request)| request).collect()
     }
 
-    /// Takes out those requests of a user that wait behind `most` others, and tells which of them do
-    /// not wait for long.
+    /// Takes out the requests of a user that wait behind `most` others. Returns for each whether it does not wait
+    /// except for the store request in flight.
     pub fn take_beyond(&mut self, most: usize, user: UserId) -> Vec<(RequestId, bool)> {
         let mut beyond = self.requests.saturating_sub(most);
         let mut found = Vec::new();
@@ -408,12 +407,12 @@ impl Places {
         }
     }
 
-    /// When the next reply is due, or a kept place given up.
+    /// Returns when the next reply is due or the next kept place lapses.
     pub fn next_due(&self) -> Option<Time> {
         self.due.first().map(|(time, ..)| *time)
     }
 
-    /// Takes out what is due.
+    /// Takes out the requests whose time is up, and the kept places that lapse.
     pub fn take_due(&mut self, now: Time) -> Vec<Due> {
         let mut due = Vec::new();
         while let Some(&(time, no, request)) = self.due.first()
@@ -446,7 +445,7 @@ impl Places {
         self.by_owner.insert(owner, no);
     }
 
-    /// The place is no more.
+    /// Removes a place from the indexes.
     fn disown(&mut self, no: PlaceNo, place: &Place) {
         let owner = (place.token.clone(), place.user);
         if self.by_owner.get(&owner) == Some(&no) {
@@ -460,8 +459,8 @@ impl Places {
         }
     }
 
-    /// Most locks are held most of the time, and nobody waits: a tree that is empty again keeps room for
-    /// eleven, which would be most of what a lock costs.
+    /// Frees the trees of an idle lock: most locks are held most of the time without waiters, and a tree that is empty
+    /// again keeps room for eleven entries, which would be most of the memory of a lock.
     fn give_memory_back(&mut self) {
         if self.is_idle() {
             *self = Self {
@@ -471,7 +470,7 @@ impl Places {
         }
     }
 
-    /// The books about a request that was taken out.
+    /// Removes a request that was taken out from the indexes.
     fn forget(&mut self, no: PlaceNo, waiting: &Waiting) {
         self.requests -= 1;
         if let Some(due) = waiting.due {

@@ -1,27 +1,28 @@
 //! The queue of one lock.
 //!
-//! It knows three things: who waits ([`Places`]), what the store said last ([`Belief`], and the
-//! [`Lease`] where this gate granted it), and which question is on its way. At most one is, so the
-//! answers need no sorting. After every event [`Queue::go_on`] (`questions`) looks at these three and decides
-//! what to ask next, whatever the event was:
+//! The queue holds three things: its waiters ([`Places`]), the latest word of the store ([`Belief`], and the [`Lease`]
+//! if this instance granted it), and the store request in flight. At most one is in flight, so replies need no sorting.
+//! After every event [`Queue::go_on`] (`questions`) chooses the next store request by these three, whatever the event
+//! was:
 //!
-//! 1. errands first: what clients want done with a lock they hold, and what is to be taken back;
-//! 2. a lock believed to be held is not asked about, unless the holder itself asks again;
-//! 3. otherwise the first who waits asks for it.
+//! 1. errands: what clients want done with a lock that they hold, and grants to take back. They alternate with waiters;
+//! 2. a lock that is believed to be held needs no request, unless the holder itself requests it again;
+//! 3. otherwise the queue requests the lock for the first waiter.
 //!
-//! And before all that, what keeps the lease true that this gate granted (`upkeep`): it is written
-//! back when the store lost it, renewed while its session lives, asked about when it changed.
+//! Recovery from a loss of data (`recovery`) and renewal (`upkeep`) come before all that: the queue writes back the
+//! lease that this instance granted if the store lost it, and renews it while its session lives. A check of a lease
+//! that may have changed comes last.
 //!
-//! Each question is asked as the user on whose behalf it is, so the store decides what it may; who would
-//! wait without any is asked for first (`rights`). The lock goes from user to user in two steps, and to
-//! equal tokens of different users as to different tokens.
+//! Each store request acts for one user, so the store decides what that user may do. The queue first checks a user that
+//! would wait without a request of its own (`rights`). The lock passes from user to user in two steps, and equal tokens
+//! of different users count as different tokens.
 //!
-//! A release while somebody of the same user waits becomes a handover: release and next grant in one step. What the
-//! store pushes is a hint that a belief is out of date, never a fact.
+//! A release becomes a handover if the next waiter has the same user: release and next grant in one step. A push is a
+//! hint that a belief is out of date, never a fact.
 //!
-//! What this gate does with a token on its own account (nobody was there for a grant) it does only
-//! if the key still has the deadline that this gate set: a client that came back at another gate
-//! with the same token must not lose what it was just given.
+//! On its own behalf (no client took a grant) this instance changes a key with a client's token only if the key still
+//! has the deadline that this instance set: a client that returned at another instance with the same token must not
+//! lose its new grant.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -54,83 +55,83 @@ pub use recovery::LAST_LOOK_PART;
 use recovery::LOOKED_AT_MS;
 use rights::Rights;
 
-/// How long after the store said "not now" it is asked again, in milliseconds.
+/// The pause before a retry after the store said "not now", in milliseconds.
 const NOT_NOW_PAUSE_MS: u64 = 100;
 
-/// The error where the store answers what was not asked.
+/// The error for a store reply that does not fit the request.
 const NO_ANSWER: &[u8] = b"ERR the store gave no answer";
 
-/// One lock.
+/// The queue of one lock.
 #[derive(Debug)]
 pub struct Queue {
     places: Places,
     errands: Errands,
     asked: Option<Asked>,
     belief: Option<Belief>,
-    /// What was believed when the store told that it is no longer so, until the store is asked.
+    /// The belief that a push ended, until the next reply.
     told_of: Option<Belief>,
     lease: Option<Lease>,
     chain: Chain,
     pace: Pace,
     rights: Rights,
     cut_off: CutOff,
-    /// The connection that tells of changes.
+    /// The connection that pushes changes.
     armed: Option<LinkId>,
-    /// The error that the store gave last instead of an answer.
+    /// The error of the latest "not now", until the store replies otherwise.
     trouble: Option<Bytes>,
-    /// The store lost data, and the lease is to be written back: not before then.
+    /// When to write the lease back after the store lost data. None: not at all.
     restore_at: Option<Time>,
-    /// How often the store has refused that.
+    /// The number of write-backs that the store has refused since the loss.
     restores_refused: u32,
-    /// The store lost data, and may hold dead tokens of this lock: it is looked at, also when it changes.
+    /// The store lost data, and may hold dead tokens of this lock: the queue checks the lock, also when it changes.
     watch: Option<Box<Watch>>,
     /// A dead token that was found to hold the lock.
     ghost: Option<Box<(Token, Dead)>>,
-    /// One that is not dead after all: by its deadline it was granted anew elsewhere.
+    /// A token that is not dead after all: its deadline shows a new grant elsewhere.
     revenant: Option<Box<Token>>,
-    /// Tokens that may come to hold the lock late, by a question that was given up on, and when to
-    /// release them once more.
+    /// Tokens that may come to hold the lock late, by a store request that was given up, and when to release them once
+    /// more.
     late: VecDeque<(Time, UserId, Token)>,
-    /// Tokens that may hold the lock by a question that is asked no more. Where somebody is there for one, the
-    /// next question for it will tell; where nobody is, it is taken back.
+    /// Tokens that may hold the lock by a store request that is not sent again. If a client waits with such a token,
+    /// its next request shows the outcome; otherwise the queue takes the token back.
     unsure: BTreeMap<(UserId, Token), Maker>,
     questions: u64,
-    /// When somebody was known to hold the lock last.
+    /// When the lock was last known to be held.
     held_at: Time,
 }
 
-/// What `LOCKINFO` and `LOCKS` show of a queue.
+/// The state of a queue for `LOCKINFO` and `LOCKS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
-    /// How long the lock has been held under a lease of this gate, in milliseconds.
+    /// How long the lock has been held under a lease of this instance, in milliseconds.
     pub held_here_ms: Option<u64>,
-    /// Requests that wait.
+    /// The number of waiting requests.
     pub waiters: usize,
-    /// How long the one who waits longest does, in milliseconds.
+    /// How long the longest-waiting request has waited, in milliseconds.
     pub longest_wait_ms: u64,
-    /// The lease is renewed for as long as its owner's connection lives.
+    /// The queue renews the lease while its owner's connection lives.
     pub session: bool,
-    /// The fence that came with the lease.
+    /// The fence of the lease.
     pub fence: Option<u64>,
 }
 
-/// Somebody holds the lock, as the store said; to be asked again at `until`.
+/// A holder that the store reported, believed until `until`.
 #[derive(Debug)]
 struct Belief {
     holder: Token,
-    /// Whose token it is, where this gate granted it.
+    /// The user of the token, if this instance granted the lock.
     user: Option<UserId>,
-    /// When it ends, as far as is known.
+    /// When the holder's lease ends, as far as this instance knows.
     over_at: Option<Time>,
     until: Time,
 }
 
-/// Something to do with a token that may hold the lock.
+/// An operation on a token that may hold the lock.
 #[derive(Debug, Clone)]
 enum Errand {
     Unlock(Owner),
     Relock(Owner, u64),
-    /// A grant that reached nobody: the next one gets it, or nobody.
+    /// A grant that reached no client: the next waiter gets the lock, or the lock becomes free.
     GiveAway {
         user: UserId,
         token: Token,
@@ -138,77 +139,78 @@ enum Errand {
     },
 }
 
-/// A client that says it holds the lock.
+/// A client that claims to hold the lock.
 #[derive(Debug, Clone)]
 struct Owner {
     request: RequestId,
     user: UserId,
     token: Token,
-    /// When it is told that the store does not answer.
+    /// When the client gets an error because the store did not reply.
     give_up_at: Time,
-    /// It came after the question of this number was sent.
+    /// The number of the last store request that was sent before the errand came.
     after: u64,
-    /// Its token may yet come: it is asked about again when the lock changes, and then.
+    /// The earliest retry of an errand whose token may yet come. A change of the lock ends the delay.
     not_before: Option<Time>,
 }
 
-/// Who made a token.
+/// The maker of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Maker {
-    /// Nobody else knows it.
+    /// No client knows the token.
     Lockgate,
-    /// It may be in use at another gate.
+    /// The token may be in use at another instance.
     Client,
 }
 
-/// A look-out for dead tokens.
+/// A watch for dead tokens.
 #[derive(Debug)]
 struct Watch {
     user: UserId,
-    /// It is looked at for the last time then.
+    /// When to check the lock for the last time.
     until: Time,
-    /// When to look next.
+    /// When to check the lock next.
     look_at: Option<Time>,
 }
 
-/// The question on its way.
+/// The store request in flight, or waiting for its retry.
 #[derive(Debug)]
 struct Asked {
     id: QuestionId,
     question: Question,
-    /// Who is told what the release or the new lease came to, and until when that makes sense.
+    /// The client's request that gets the outcome of the release, extension or check, and until when it can use the
+    /// outcome.
     teller: Option<(RequestId, Time)>,
-    /// The errand that it is asked for.
+    /// The errand that the request serves.
     errand: Option<Box<Errand>>,
     sent_at: Time,
-    /// A first sending was not answered, or the store lost data since the first.
+    /// An earlier sending got no reply, or the store lost data since the first sending.
     again: bool,
-    /// It was brought about by a push.
+    /// A push caused the request.
     on_push: bool,
-    /// What connections told meanwhile.
+    /// What connections reported meanwhile.
     dirty: Vec<Dirty>,
-    /// The store said "not now": to be asked again at this moment.
+    /// When to send the request again, if the store did not execute the latest sending.
     retry_at: Option<Time>,
-    /// Who may come to hold the lock by it named the token itself.
+    /// The client named the token that the request may grant the lock.
     explicit: bool,
-    /// It is asked on the gate's own account: no client is told what came of it.
+    /// The request is on lockgate's own behalf: no client gets the outcome.
     own: bool,
     /// The store lost data meanwhile.
     forgotten: bool,
-    /// What was left of the grace when it was answered.
+    /// The rest of the grace when the reply came.
     grace_ms: Option<u64>,
 }
 
-/// A connection told of a change while a question was on its way, or broke.
+/// A connection that reported a change, or broke, while a store request was in flight.
 #[derive(Debug, Clone, Copy)]
 struct Dirty {
     link: LinkId,
-    /// It broke and nobody told of a change; when to ask about that.
+    /// When to check the lock, if the connection broke before it reported a change.
     ask_at: Option<Time>,
 }
 
 impl Queue {
-    /// A lock of which nothing is known. `seed` decides the jitter.
+    /// Creates the queue of a lock of which nothing is known. `seed` determines the jitter.
     pub fn new(seed: u64) -> Self {
         Self {
             places: Places::default(),
@@ -235,7 +237,7 @@ impl Queue {
         }
     }
 
-    /// Something happened: appends what is to be done.
+    /// Handles an event, and appends the actions that follow from it to `todo`.
     pub fn handle(&mut self, now: Time, event: Event, settings: &Settings, todo: &mut Vec<Action>) {
         let mut turn = Turn {
             now,
@@ -341,7 +343,7 @@ impl Queue {
         }
     }
 
-    /// When to send [`Event::Timer`] next. None: not at all.
+    /// Returns when to send [`Event::Timer`] next. None: never.
     pub fn wake_at(&self) -> Option<Time> {
         let answers = self.errands.give_up_at();
         let teller = self
@@ -368,7 +370,7 @@ impl Queue {
             .min()
     }
 
-    /// Nothing is known or to be done: the queue may be forgotten.
+    /// Returns whether nothing is known and nothing is to be done, so that the driver may forget the queue.
     pub fn is_idle(&self) -> bool {
         self.places.is_idle()
             && self.errands.is_empty()
@@ -379,13 +381,13 @@ impl Queue {
             && self.watch.is_none()
     }
 
-    /// Nothing is known of the lock, and the store was asked or cannot be: who is told nil now is told so because
-    /// its wait ran out, not because somebody holds the lock.
+    /// Returns whether nothing is known of the lock although a store request is in flight, or cannot be sent. A nil
+    /// reply now means that the wait ran out, not that another owner holds the lock.
     pub fn is_blind(&self) -> bool {
         self.belief.is_none() && (self.asked.is_some() || self.cut_off.any())
     }
 
-    /// The users for whom something is kept or to be done here; the connection that is to tell of changes.
+    /// Returns the users with state or work here, and the connection that pushes changes.
     pub fn needs(&self) -> (BTreeSet<UserId>, Option<LinkId>) {
         let errands = self.errands.users();
         let mut users: BTreeSet<UserId> = self.places.each_user().chain(errands).collect();
@@ -396,7 +398,7 @@ impl Queue {
         (users, self.armed)
     }
 
-    /// What can be seen of it.
+    /// Returns the state for `LOCKINFO` and `LOCKS`.
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let lease = self.lease.as_ref().filter(|lease| lease.receivers > 0);
         Snapshot {
@@ -411,12 +413,12 @@ impl Queue {
         }
     }
 
-    // ── what the store and the clock say ─────────────────────────────────────────────────────
+    // ── events from the store and the clock ──────────────────────────────────────────────────────
 
-    /// The lock changed, or (where `ask_at` is given) may have: what was told of it is lost.
+    /// Records that the lock changed, or (with `ask_at`) that it may have: pushes are lost.
     fn changed(&mut self, link: LinkId, ask_at: Option<Time>, turn: &Turn<'_>) {
         if let (Some(_), Some(lease)) = (ask_at, &mut self.lease) {
-            // The next connection may lead to a store that has less.
+            // The next connection may lead to a store that lacks data.
             lease.fence_at = None;
         }
         if self.armed == Some(link) {
@@ -425,17 +427,17 @@ impl Queue {
             }
             self.errands.wake(|_| true);
             if self.is_restoring() {
-                // What changed is the token that keeps the lease from being written back.
+                // The change concerns the token that keeps the lease from being written back.
                 self.restore_at = self.restore_at.map(|_| ask_at.unwrap_or(turn.now));
             } else if let (None, Some(lease)) = (ask_at, &mut self.lease) {
                 lease.changed = true;
             }
         }
         if let Some(asked) = &mut self.asked {
-            // On the wire it may have come before the answer or after it.
+            // On the wire the push may precede the reply or follow it.
             match asked.dirty.iter_mut().find(|dirty| dirty.link == link) {
                 _ if planted(Fault::NoDirtyMark) => {}
-                // What was told of a change stays told when the connection breaks.
+                // A reported change stays reported when the connection breaks.
                 Some(dirty) => dirty.ask_at = dirty.ask_at.and(ask_at),
                 None => asked.dirty.push(Dirty { link, ask_at }),
             }
@@ -457,7 +459,7 @@ impl Queue {
         for due in self.places.take_due(turn.now) {
             match due {
                 Due::Try(request) => turn.reply(request, self.unanswered()),
-                // Nobody knows whether the lock is held.
+                // It is unknown whether the lock is held.
                 Due::Wait(request) if self.is_unanswered(turn) => {
                     turn.reply(request, self.unanswered());
                 }
@@ -486,7 +488,7 @@ impl Queue {
         self.retry(turn);
     }
 
-    /// Asks again what was not done, if it is time.
+    /// Sends the request again that the store did not execute, if its time has come.
     fn retry(&mut self, turn: &mut Turn<'_>) {
         if let Some(asked) = self
             .asked
@@ -498,15 +500,15 @@ impl Queue {
         }
     }
 
-    /// Asks again what was not done for certain, if there is still reason to.
+    /// Sends a request again that the store may not have executed, if there is still reason to.
     fn ask_again_unless_gone(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         match &mut asked.question {
             Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
                 self.doubt(&asked);
                 self.left();
             }
-            // Answered already: from here on it is on the gate's own account, and for that grant only, since
-            // the token may be granted again elsewhere.
+            // The client has its reply. From now on the request is on lockgate's own behalf, and for that grant only,
+            // since the token may be granted again elsewhere.
             Question::Release {
                 user,
                 token: holder,
@@ -531,15 +533,15 @@ impl Queue {
                     turn.reply(request, self.unanswered());
                 }
             }
-            // A lease that is to be written back first, a renewal, what is asked for the sake of a
-            // lease: whether they are due still is seen when the next question is chosen.
+            // For an extension that follows a write-back, a renewal, and requests that serve a lease, the choice of the
+            // next request decides whether they are still due.
             Question::Extend { user, token, .. } if self.waits_for_write_back(*user, token) => {
                 self.extend_later(asked);
             }
             Question::Extend { .. } if asked.teller.is_none() => {}
             Question::Restore { .. } => self.restore_at = Some(turn.now),
             Question::Bury { user, .. } => self.look_again(*user, LOOKED_AT_MS, turn),
-            // Whether a stranger is to be asked about still is seen when the next question is chosen.
+            // The choice of the next request decides whether an unauthorized user still needs a check.
             Question::Check { .. } if asked.teller.is_none() => {
                 self.look_later(turn.now);
                 if let (None, Some(lease)) = (&self.belief, &mut self.lease) {
@@ -550,8 +552,8 @@ impl Queue {
         }
     }
 
-    /// Tells those whom the store did not answer in time. What they wanted released is released
-    /// all the same, but now on the gate's own account.
+    /// Replies to the clients whose store request took too long. Their releases still happen, but on lockgate's own
+    /// behalf, and only of a lease whose deadline this instance knows.
     fn give_up(&mut self, turn: &mut Turn<'_>) {
         let reply = self.unanswered();
         if let Some(asked) = &mut self.asked
@@ -565,7 +567,7 @@ impl Queue {
                     turn.reply(owner.request, reply.clone());
                     if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
                         lease.session = None;
-                        // Who was told that nobody knows may have come for it elsewhere by then.
+                        // After the error the client may acquire the lock elsewhere with the same token.
                         if lease.deadline.is_some() {
                             lease.receivers = 0;
                             self.errands.put(Errand::GiveAway {
@@ -583,7 +585,7 @@ impl Queue {
         }
     }
 
-    /// What may have come to hold the lock late is released once more.
+    /// Releases tokens once more that may have come to hold the lock late.
     fn release_late(&mut self, turn: &Turn<'_>) {
         while self
             .late
@@ -599,7 +601,7 @@ impl Queue {
         }
     }
 
-    /// The store was asked, and does not answer.
+    /// Returns whether the lock's state is unknown because the store does not reply.
     fn is_unanswered(&self, turn: &Turn<'_>) -> bool {
         let late = |asked: &Asked| {
             asked.again
@@ -618,7 +620,8 @@ impl Queue {
         })
     }
 
-    /// Until when a place is kept for a client that is gone. None: as many are kept as may wait.
+    /// Returns until when to keep the place of a client that is gone. None: as many places are kept as requests may
+    /// wait.
     fn keep_until(&self, turn: &Turn<'_>) -> Option<Time> {
         let has_room = self.places.kept() < turn.settings.max_waiters;
         has_room.then(|| turn.now.plus_millis(turn.settings.return_ms))
@@ -628,8 +631,8 @@ impl Queue {
         self.lease.clone().filter(|lease| lease.is_of(user, token))
     }
 
-    /// By the books the lock is held with this very token by another user: the store, which knows no
-    /// users, would take one for the other.
+    /// Returns whether another user holds the lock with this very token, by this instance's state. The store, which
+    /// knows no users, would take one user for the other.
     fn is_anothers(&self, user: UserId, token: &Token) -> bool {
         let same = |lease: &Lease| lease.token == *token && lease.user != user;
         self.lease.as_ref().is_some_and(same)
@@ -651,7 +654,7 @@ impl Errand {
         }
     }
 
-    /// The client that wants it done.
+    /// Returns the client that the errand serves.
     fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner),
@@ -659,7 +662,7 @@ impl Errand {
         }
     }
 
-    /// The same.
+    /// Returns the client that the errand serves.
     fn owner_mut(&mut self) -> Option<&mut Owner> {
         match self {
             Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner),
@@ -683,7 +686,7 @@ impl Owner {
 }
 
 impl Asked {
-    /// The question may bring this owner the lock.
+    /// Returns whether the request may grant this owner the lock.
     fn is_for(&self, whose: UserId, what: &Token) -> bool {
         match &self.question {
             Question::Ask { user, token, .. } => *user == whose && token == what,
@@ -693,7 +696,7 @@ impl Asked {
     }
 }
 
-/// One event being handled: when, under which rules, and what is to be done about it.
+/// The handling of one event: its time, the settings, and the actions that follow from it.
 struct Turn<'a> {
     now: Time,
     settings: &'a Settings,

@@ -1,59 +1,59 @@
-//! The words of the heart: what can happen to a lock, and what can be done about it.
+//! The vocabulary of the state machine: the events that can happen to a lock, and the actions that follow.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// A point in time on the gate's clock, which does not jump. Only differences mean something.
+/// A point in time on this instance's clock, which does not jump. Only differences are meaningful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The point `micros` microseconds after the clock's zero.
+    /// Returns the point `micros` microseconds after the clock's zero.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// The point `millis` milliseconds after the clock's zero.
+    /// Returns the point `millis` milliseconds after the clock's zero.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000))
     }
 
-    /// Microseconds since the clock's zero.
+    /// Returns the microseconds since the clock's zero.
     pub const fn micros(self) -> u64 {
         self.0
     }
 
-    /// The point `millis` milliseconds after this one; the end of time where that overflows.
+    /// Returns the point `millis` milliseconds after this one, or the end of time on overflow.
     #[must_use]
     pub const fn plus_millis(self, millis: u64) -> Self {
         Self(self.0.saturating_add(millis.saturating_mul(1_000)))
     }
 
-    /// Microseconds from `earlier` to this point; none where `earlier` is later.
+    /// Returns the microseconds from `earlier` to this point, or zero if `earlier` is later.
     pub const fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Whole milliseconds from `earlier` to this point; none where `earlier` is later.
+    /// Returns the whole milliseconds from `earlier` to this point, or zero if `earlier` is later.
     pub const fn millis_since(self, earlier: Self) -> u64 {
         self.micros_since(earlier) / 1_000
     }
 }
 
-/// What proves ownership of a lock: the value of its key in the store. Printing one shows its
-/// length only, since whoever knows a token can release the lock.
+/// The proof of ownership of a lock: the value of its key in the store. `Debug` prints only the length, since any
+/// client that knows a token can release the lock.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(Bytes);
 
 impl Token {
-    /// A token of these bytes. Whether their number is allowed is checked where commands are read;
-    /// the value that a foreign key holds may be anything.
+    /// Creates a token from these bytes. The command parser checks the length of clients' tokens; the value of a key
+    /// that lockgate did not write may be anything.
     pub fn new(bytes: impl Into<Bytes>) -> Self {
         Self(bytes.into())
     }
 
-    /// The bytes as they stand in the store.
+    /// Returns the bytes as the store holds them.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
@@ -65,127 +65,127 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The identity on whose behalf something is done: equal tokens are one owner only within one user.
+/// The identity that a request acts for. Equal tokens denote one owner only within one user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct UserId(pub u32);
 
 impl UserId {
-    /// Whoever has not said who it is.
+    /// The user of a client that has not authenticated.
     pub const ANONYMOUS: Self = Self(0);
 }
 
-/// One `LOCK`, `TRYLOCK`, `UNLOCK` or `RELOCK` of one client: exactly one reply goes to it.
+/// One `LOCK`, `TRYLOCK`, `UNLOCK` or `RELOCK` of one client, which gets exactly one reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// One question to the store; its answer comes back under the same number. Unique within a queue.
+/// One request to the store, whose reply carries the same number. Unique within a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QuestionId(pub u64);
 
-/// One connection to the store, from its opening to its end. A new connection has a new number.
+/// One connection to the store, from open to close. A new connection has a new number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
 
-/// The moment at which the key expires, in milliseconds since 1970 by the clock of the store.
+/// The moment at which the key expires, in milliseconds since 1970 on the store's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Deadline(pub u64);
 
-/// How long a request waits.
+/// The waiting time of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all (`TRYLOCK`): nil as soon as the lock is known to be held or awaited.
+    /// No wait (`TRYLOCK`): nil as soon as this instance knows that the lock is held or awaited.
     No,
     /// Until this moment, then nil.
     Until(Time),
-    /// As long as the connection lives.
+    /// Until the connection ends.
     Forever,
 }
 
 /// A `LOCK` or `TRYLOCK`.
 #[derive(Debug, Clone)]
 pub struct LockRequest {
-    /// To whom the one reply goes.
+    /// The request that gets the one reply.
     pub request: RequestId,
-    /// When the client asked: before now, where it had to be found out on whose behalf.
+    /// When the request arrived. Earlier than the event if lockgate had to determine the user first.
     pub asked_at: Time,
-    /// On whose behalf.
+    /// The user that the request acts for.
     pub user: UserId,
     /// The token to hold the lock with.
     pub token: Token,
-    /// The client named the token itself, so it may come back with it on another connection; a
-    /// token that lockgate made is known to nobody else until it is granted.
+    /// The client named the token itself, so it may return with it on another connection. No client knows a token that
+    /// lockgate made until it is granted.
     pub explicit: bool,
     /// The lease, in milliseconds.
     pub lease_ms: u64,
-    /// How long to wait.
+    /// The waiting time.
     pub wait: Wait,
-    /// The reply is to tell a fence.
+    /// The reply includes a fence.
     pub fence: bool,
-    /// The lease is to be renewed for as long as the client's connection lives.
+    /// lockgate renews the lease for as long as the client's connection lives.
     pub session: bool,
 }
 
-/// What can happen to a lock. Every event carries the time by [`Queue::handle`](crate::lock::Queue::handle).
+/// An event at a lock. [`Queue::handle`](crate::lock::Queue::handle) takes each event together with the time.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A client wants the lock.
+    /// A client requests the lock.
     Lock(LockRequest),
-    /// A client gives the lock back.
+    /// A client releases the lock.
     Unlock {
-        /// To whom the one reply goes.
+        /// The request that gets the one reply.
         request: RequestId,
-        /// When the client asked, as in [`LockRequest`].
+        /// When the request arrived, as in [`LockRequest`].
         asked_at: Time,
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
         /// The token that should hold the lock.
         token: Token,
     },
-    /// An owner wants its lease to begin anew.
+    /// An owner requests that its lease begin anew.
     Relock {
-        /// To whom the one reply goes.
+        /// The request that gets the one reply.
         request: RequestId,
-        /// When the client asked, as in [`LockRequest`].
+        /// When the request arrived, as in [`LockRequest`].
         asked_at: Time,
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
         /// The token that should hold the lock.
         token: Token,
         /// The new lease, in milliseconds.
         lease_ms: u64,
     },
-    /// The client of a `LOCK` or `TRYLOCK` that was not answered yet is gone; no reply can reach it.
+    /// The client of an unanswered `LOCK` or `TRYLOCK` is gone; no reply can reach it.
     Gone {
-        /// The request that nobody waits for any more.
+        /// The abandoned request.
         request: RequestId,
         /// Its user.
         user: UserId,
         /// Its token.
         token: Token,
     },
-    /// A `LOCK` or `TRYLOCK` is not to wait any longer: it gets what the question on its way
-    /// brings, or nil at once where none is on its way for it.
+    /// A `LOCK` or `TRYLOCK` stops waiting. It gets the outcome of the store request in flight for it, or nil at once
+    /// if there is none.
     StopWaiting {
-        /// The request that does not wait any longer.
+        /// The request that stops waiting.
         request: RequestId,
         /// Its user.
         user: UserId,
         /// Its token.
         token: Token,
     },
-    /// A [`Reply::Granted`] could reach no client.
+    /// A [`Reply::Granted`] reached no client.
     Undelivered {
-        /// The request that it answered.
+        /// The request that the grant answered.
         request: RequestId,
         /// The user of the grant.
         user: UserId,
         /// The token that was granted.
         token: Token,
-        /// Since when that lease was there. Means nothing for a later one.
+        /// When that lease began. The event does not affect a later lease.
         since: Time,
     },
-    /// The connection that a lease was bound to (`SESSION`) has ended. Means nothing where the lease
-    /// is bound to a later request by now.
+    /// The connection that a lease was bound to (`SESSION`) has ended. The event has no effect if the lease is bound to
+    /// a later request by now.
     SessionClosed {
         /// The request that was granted.
         request: RequestId,
@@ -193,12 +193,12 @@ pub enum Event {
         user: UserId,
         /// Its token.
         token: Token,
-        /// The client closed it, so the lock is released. Where the gate did, the client may go on
-        /// working: the lock is left to its lease.
+        /// The client closed the connection, so the queue releases the lock. If lockgate closed it, the client may go
+        /// on working: the lock is left to its lease.
         by_client: bool,
     },
-    /// Behind a waiting `LOCK`, on the same connection, stands the `UNLOCK` of this lock with this
-    /// token, and it may not overtake. Should that token hold the lock, the `LOCK` can never be granted.
+    /// On the connection of a waiting `LOCK`, an `UNLOCK` of the same lock stands behind the `LOCK` and may not
+    /// overtake it. If the token of the `UNLOCK` holds the lock, the `LOCK` can never be granted.
     UnlockBehind {
         /// The waiting `LOCK`.
         request: RequestId,
@@ -206,35 +206,36 @@ pub enum Event {
         user: UserId,
         /// Its token.
         token: Token,
-        /// The token of the `UNLOCK` behind it.
+        /// The token of that `UNLOCK`.
         held_by: Token,
     },
-    /// The store answered.
+    /// The store replied.
     Answered {
-        /// Which question.
+        /// The store request that the reply belongs to.
         question: QuestionId,
-        /// What it said.
+        /// The reply.
         answer: Answer,
-        /// The driver remembers the holder that the answer names as dead since before a loss of data.
+        /// The driver's record of the holder that the reply names, if that token died before a loss of data.
         dead: Option<Dead>,
     },
-    /// The store said on this connection that somebody else changed the lock.
+    /// The store pushed on this connection that another client changed the lock.
     Changed {
-        /// The connection; ignored unless it is the one that the lock was last read on.
+        /// The connection. The queue ignores the event unless it last read the lock on this connection.
         link: LinkId,
     },
-    /// What this connection was to tell about the lock may have been lost.
+    /// Pushes about the lock on this connection may have been lost.
     Deaf {
-        /// The connection; ignored unless it is the one that the lock was last read on.
+        /// The connection. The queue ignores the event unless it last read the lock on this connection.
         link: LinkId,
-        /// Not to ask before this moment: the many locks of one connection ask one after the other.
+        /// The earliest moment of the next store request: the many locks of one connection send theirs one after the
+        /// other.
         ask_at: Time,
     },
-    /// The store lost data: it restarted without them, or a replica without the latest writes took over.
-    /// The lease that this instance granted is written back. Comes before any answer of the store from
-    /// after the loss.
+    /// The store lost data: it restarted without them, or a replica without the latest writes took over. The queue
+    /// writes back the lease that this instance granted. The event precedes every reply of the store from after the
+    /// loss.
     Forgot {
-        /// The driver remembers dead tokens of this lock.
+        /// The dead tokens of this lock that the driver remembers.
         dead: Option<Burial>,
     },
     /// The store has a connection for this user.
@@ -247,7 +248,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The request that the event begins: exactly one reply will go to it.
+    /// Returns the client's request that the event begins, which gets exactly one reply.
     pub fn request(&self) -> Option<RequestId> {
         match self {
             Self::Lock(ask) => Some(ask.request),
@@ -257,114 +258,115 @@ impl Event {
     }
 }
 
-/// What is to be done. The order of actions of one event means nothing.
+/// An action that the driver carries out. The order of the actions of one event has no meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Answer a client.
+    /// A reply to a client.
     Reply {
-        /// Whom.
+        /// The request that gets the reply.
         request: RequestId,
-        /// With what.
+        /// The reply.
         reply: Reply,
     },
-    /// Ask the store. No other question about this lock follows before the answer.
+    /// A request to the store. The queue sends no other request about this lock before the reply.
     Ask {
-        /// The number that the answer comes back under.
+        /// The number that the reply carries.
         id: QuestionId,
-        /// What to ask.
+        /// The request.
         question: Question,
-        /// For how many milliseconds there is reason to: what waits longer for a connection is not asked. An
-        /// [`Ask`](Question::Ask) waits for ever.
+        /// How long the request may wait for a connection, in milliseconds. A request that waited longer is not sent.
+        /// An [`Ask`](Question::Ask) that waited for long gets [`Outcome::NotYet`] even if a connection came.
         within_ms: u64,
     },
-    /// A lease is bound to the connection of this request no longer. Where the lock was `lost` the
-    /// client has to be told: it believes to hold it.
+    /// A lease is no longer bound to the connection of this request. If the lock was `lost`, the driver has to notify
+    /// the client, which believes that it holds the lock.
     SessionOver {
         /// The request that was granted with `session`.
         request: RequestId,
-        /// It was neither released by the client nor taken over by a later request of it.
+        /// The client neither released the lock nor took it over by a later request.
         lost: bool,
     },
-    /// The token does not hold the lock any more. The driver remembers that until `over_at`: after a loss
-    /// of data the store may hold the token again, and then for no client.
+    /// The token no longer holds the lock. The driver remembers that until `over_at`: after a loss of data the store
+    /// may hold the token again, and then for no client.
     Died {
         /// The token.
         token: Token,
-        /// On whose behalf it is deleted where it is back, and up to which deadline.
+        /// The user on whose behalf the token is deleted if it is back, and the latest deadline of a key that is
+        /// deleted.
         dead: Dead,
-        /// When its lease would have been over.
+        /// When its lease would have ended.
         over_at: Time,
-        /// The store lost data since it was asked: the token may be back already.
+        /// The store lost data while the release was in flight or shortly before: the token may be back already.
         before_loss: bool,
     },
-    /// Nothing is to be done: something happened that somebody may want to count.
+    /// An occurrence for metrics and warnings, which requires no action.
     Happened(Happening),
 }
 
-/// What shows in no reply.
+/// An occurrence that no reply shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happening {
-    /// A lease that this gate granted or extended is over.
+    /// A lease that this instance granted or extended has ended.
     LeaseOver {
-        /// When the token first got the lock, or this gate heard that it had it.
+        /// When the token first got the lock, or when this instance learned that it had it.
         since: Time,
-        /// How it ended.
+        /// How the lease ended.
         how: Ending,
     },
-    /// Handovers were many in a row: the lock was released though somebody waits here, so that others
-    /// get their turn.
+    /// After many handovers in a row the lock was released although waiters remain here, so that other instances and
+    /// direct clients get their turn.
     Yielded,
-    /// The store was asked for the lock, and somebody elsewhere held it.
+    /// An attempt to acquire the lock found another owner.
     InVain {
-        /// It was asked because it told of a change.
+        /// A push caused the attempt.
         on_push: bool,
     },
-    /// After asking in vain so often, on pushes, this gate was granted a lock that was free: about so many gates and
-    /// clients of the store itself want it.
+    /// After this many failed attempts on pushes, this instance acquired a free lock: about this many other instances
+    /// and direct clients want it.
     Crowded {
-        /// The mean of the latest turns of this gate.
+        /// The mean over the latest turns of this instance.
         rivals: u32,
     },
-    /// A push came, and the lock is as it was: the store has forgotten what is tracked on the connection.
+    /// A push came, but the lock is unchanged: the store no longer tracks its key for the connection.
     ToldOfNothing,
-    /// A lease that is bound to a connection began anew.
+    /// A renewal of a session's lease succeeded.
     Renewed,
-    /// The same was tried in vain.
+    /// A renewal of a session's lease failed.
     NotRenewed,
 }
 
-/// How a lease ended.
+/// The way a lease ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The lock was released.
     Released,
-    /// The next one got the lock in the same step.
+    /// The next waiter got the lock in the same step.
     HandedOver,
-    /// It ran out.
+    /// The lease ran out.
     RanOut,
-    /// The store had another owner or none, before its time.
+    /// The store had another owner or none before the lease ran out.
     Lost,
 }
 
-/// The one reply to a request.
+/// The one reply to a client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The token holds the lock.
     Granted {
         /// The token.
         token: Token,
-        /// When its lease ends by the gate's own record, which counts from before the store was
-        /// asked. Not to be delivered from then on, but refused as [`Refusal::Expired`] and
-        /// given back by [`Event::Undelivered`].
+        /// When the lease ends by this instance's record, which counts from before the store request. From that moment
+        /// on the driver does not deliver the grant: it replies [`Refusal::Expired`], and returns the grant by
+        /// [`Event::Undelivered`].
         until: Time,
-        /// Since when the lease is there, by the same record.
+        /// When the token first got the lock.
         since: Time,
-        /// The fence, where the request asked for one.
+        /// The fence, if the request wanted one.
         fence: Option<u64>,
-        /// The lease is bound to the connection of this request: its end is to be told by
+        /// The lease is bound to the connection of this request, whose end the driver reports by
         /// [`Event::SessionClosed`].
         session: bool,
-        /// How it came about.
+        /// How the grant came about.
         how: How,
     },
     /// `LOCK` or `TRYLOCK`: not granted.
@@ -377,60 +379,60 @@ pub enum Reply {
     Refused(Refusal),
 }
 
-/// How a grant came about.
+/// The way a grant came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// The lock was found free.
     Free,
-    /// Its owner released it to this one, in one step.
+    /// The previous owner's release handed the lock over in one step.
     Handover,
-    /// It was held when the request came, or since, and then found free.
+    /// The lock was held when the request came or later, and then found free.
     Waited,
-    /// The token had the lock already: the same owner asked again.
+    /// The token held the lock already: the same owner repeated its request.
     Again,
 }
 
-/// Why a request gets an error.
+/// The reason for an error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The lease was over before the grant could be delivered: shorter than the way to the store.
+    /// The lease ended before the grant could be delivered: it was shorter than the way to the store.
     Expired,
-    /// The holder's `UNLOCK` stands behind this `LOCK` on its own connection.
+    /// The holder's `UNLOCK` stands behind this `LOCK` on the same connection.
     Deadlock,
-    /// As many wait as may.
+    /// The limit of waiting requests is reached.
     TooManyWaiters,
-    /// As many locks are known as may be.
+    /// The limit of known locks is reached.
     TooManyLocks,
-    /// The store did not answer in time.
+    /// The store did not reply in time.
     Upstream,
     /// The store's own error, without the leading `-`.
     Store(Bytes),
 }
 
-/// Whether an [`Ask`](Question::Ask) is for a fence, too. A new one is larger than all before.
+/// The fence that an [`Ask`](Question::Ask) requests. A new fence is larger than all before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
-    /// It is not.
+    /// No fence.
     No,
-    /// For a new one.
+    /// A new fence.
     New,
-    /// The token has one, if it holds the lock until this very moment; for a new one if not, since others may have
-    /// been granted the lock meanwhile.
+    /// A new fence, unless the token holds the lock with exactly this deadline: then it has its fence already. With
+    /// another deadline, others may have been granted the lock meanwhile.
     NewUnless(Deadline),
 }
 
-/// A token that held a lock and does not any more: released, handed on, or lost.
+/// A token that held a lock and no longer does: released, handed over, or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dead {
-    /// The user on whose behalf it held the lock.
+    /// The user on whose behalf the token held the lock.
     pub user: UserId,
-    /// The latest deadline that this instance gave it. A key that expires later was granted to the same
-    /// token since. None: this instance set none.
+    /// The latest deadline that this instance gave the token. A key that expires later is a newer grant of the same
+    /// token. None: this instance set no deadline.
     pub not_after: Option<Deadline>,
 }
 
 impl Dead {
-    /// What is known of a token that died twice.
+    /// Combines the records of a token that died twice.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let both = self.not_after.zip(other.not_after);
@@ -444,117 +446,120 @@ impl Dead {
 /// The tokens of one lock that the driver remembers as dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Burial {
-    /// A user who held the lock with one of them.
+    /// A user that held the lock with one of them.
     pub user: UserId,
-    /// When the last of their leases would have been over.
+    /// When to look for them for the last time: when the last of their leases would have ended, or shortly after the
+    /// grace if that is earlier.
     pub until: Time,
 }
 
-/// What a renewal leaves in the deadline, so that it can be told from what another gate did with the same token: the
-/// remainder of the expected deadline by [`MARK_MS`] stays the same. The lease is longer by so much at most.
+/// The mark that a renewal leaves in the deadline: the remainder of the expected deadline modulo [`MARK_MS`] stays the
+/// same. It distinguishes the renewal from what another instance did with the same token. It lengthens the lease by
+/// less than [`MARK_MS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// Nothing: the lease is as long as it was asked for.
+    /// No mark: the lease is exactly as long as requested.
     None,
-    /// The remainder.
+    /// The new deadline keeps the remainder.
     Kept,
-    /// The remainder; and a key that has it already has the expected deadline, by an earlier sending that was not
-    /// answered.
+    /// The new deadline keeps the remainder. A key that has that remainder already counts as having the expected
+    /// deadline, from an earlier sending without a reply.
     Found,
 }
 
-/// What the deadlines of renewals are counted by, in milliseconds.
+/// The modulus of the deadlines of renewals, in milliseconds.
 pub const MARK_MS: u64 = 256;
 
-/// One atomic step in the store. Each may be sent again when its answer was lost.
+/// One atomic step in the store. The queue may send each step again if the reply was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// Is the lock free, or held by this very token? Then the token holds it from now on for
-    /// `lease_ms`. A token that holds it already gets its deadline moved by at least 3 ms.
+    /// An acquisition: if the lock is free or the token holds it, the token holds it for `lease_ms` from now on. If the
+    /// token held it already, its deadline moves by at least 3 ms.
     Ask {
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
-        /// Who wants the lock.
+        /// The token to hold the lock with.
         token: Token,
-        /// For how long, in milliseconds.
+        /// The lease, in milliseconds.
         lease_ms: u64,
-        /// Whether with a fence.
+        /// The fence to grant with it.
         fence: Fence,
-        /// The deadline that the key has if the token holds the lock by a grant of this gate.
+        /// The deadline that the key has if the token holds the lock by a grant of this instance.
         expects: Option<Deadline>,
-        /// Nothing is known of the lock, and nobody needs to be told of its changes while the token
-        /// holds it: it may be taken in the cheapest way, and the answer may leave `fresh` false.
+        /// Nothing is known of the lock, and no client needs pushes about it while the token holds it. The store may
+        /// take the lock in the cheapest way, and the reply may leave `fresh` false.
         bare: bool,
     },
-    /// Does `from` hold the lock? Then `to` holds it from now on for `lease_ms`. Does `to` hold it
-    /// already? Then it was done before, and the lease begins anew, its deadline moved by at least 3 ms.
+    /// A handover: if `from` holds the lock, `to` holds it for `lease_ms` from now on. If `to` holds it already, the
+    /// store executed an earlier sending: the lease begins anew, and its deadline moves by at least 3 ms.
     HandOver {
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
-        /// Who holds it.
+        /// The token of the holder.
         from: Token,
-        /// Only if the key expires at this moment, so that nothing is taken from a client that was
-        /// granted the same token elsewhere meanwhile.
+        /// The deadline that the key must have, so that a client that was granted the same token elsewhere meanwhile
+        /// loses nothing. None: any.
         only_if: Option<Deadline>,
-        /// Who is to hold it.
+        /// The token of the next holder.
         to: Token,
-        /// For how long, in milliseconds.
+        /// The lease, in milliseconds.
         lease_ms: u64,
-        /// With a new fence, larger than all before.
+        /// The next holder gets a new fence, larger than all before.
         fence: bool,
     },
-    /// Does the token hold the lock? Then it is free from now on.
+    /// A release: if the token holds the lock, the lock is free from now on.
     Release {
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
-        /// Who holds it.
+        /// The token of the holder.
         token: Token,
-        /// Only if the key expires at this moment.
+        /// The deadline that the key must have. None: any.
         only_if: Option<Deadline>,
     },
-    /// Does the token hold the lock? Then it holds it from now on for `lease_ms`, its deadline
-    /// moved by at least 3 ms.
+    /// An extension: if the token holds the lock, it holds it for `lease_ms` from now on. Its deadline moves by at
+    /// least 3 ms.
     Extend {
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
-        /// Who holds it.
+        /// The token of the holder.
         token: Token,
-        /// For how long, in milliseconds.
+        /// The lease, in milliseconds.
         lease_ms: u64,
-        /// The deadline that the key has if nobody else extended the lease;
-        /// [`Outcome::Granted::fresh`] tells whether it had it.
+        /// The deadline that the key has if no other instance extended the lease. [`Outcome::Granted::fresh`] reports
+        /// whether the key had it.
         expects: Option<Deadline>,
-        /// How the new deadline is to be recognized. Means nothing without an expected one.
+        /// The mark of the new deadline. It has no effect without an expected deadline.
         mark: Mark,
     },
-    /// Who holds the lock? Changes nothing.
+    /// A read of the holder, which changes nothing.
     Check {
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
     },
-    /// After the store lost data: is the lock free? Then the token holds it from now on for `lease_ms`.
-    /// Does the token hold it already? Then it does so for `lease_ms` at least.
+    /// A write-back after the store lost data: if the lock is free, the token holds it for `lease_ms` from now on. If
+    /// the token holds it already, it does so for at least `lease_ms`.
     Restore {
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
-        /// Who holds it, by the books of this instance.
+        /// The token of the holder, by this instance's state.
         token: Token,
-        /// What is left of its lease, in milliseconds.
+        /// The rest of its lease, in milliseconds.
         lease_ms: u64,
     },
-    /// After the store lost data: does this dead token hold the lock again? Then it is free from now on.
+    /// The deletion of a dead token after the store lost data: if the token holds the lock again, the lock is free from
+    /// now on.
     Bury {
-        /// On whose behalf.
+        /// The user that the request acts for.
         user: UserId,
         /// The token.
         token: Token,
-        /// Only if the key expires by then.
+        /// The latest deadline that the key may have. None: any.
         not_after: Option<Deadline>,
     },
 }
 
 impl Question {
-    /// The user on whose behalf the question is asked.
+    /// Returns the user that the request acts for.
     pub fn user(&self) -> UserId {
         match self {
             Self::Ask { user, .. }
@@ -568,101 +573,97 @@ impl Question {
     }
 }
 
-/// What the store answered.
+/// A reply of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// What was found and done.
+    /// The result of the request.
     pub outcome: Outcome,
-    /// The connection that will tell when somebody else changes the lock from now on. None where
-    /// nothing will be told: the question did not read the lock, was not answered, or the store
-    /// cannot tell.
+    /// The connection that pushes other clients' changes of the lock from now on. None: no push will come, because the
+    /// request did not read the lock or got no reply, or because the store cannot push.
     pub armed: Option<LinkId>,
-    /// The store lost data lately, and for so many more milliseconds other instances may write back what
-    /// they granted: a token that is not there may yet come.
+    /// The rest of the grace after a loss of data, in milliseconds. Until its end other instances may write back what
+    /// they granted: a token that is absent may yet come.
     pub grace_ms: Option<u64>,
 }
 
-/// What a question found and did.
+/// The result of a request to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// `Ask`, `HandOver`, `Extend`, `Restore`: the token holds the lock, until `deadline`.
+    /// `Ask`, `HandOver`, `Extend`, `Restore`: the token holds the lock until `deadline`.
     Granted {
         /// When the key expires.
         deadline: Deadline,
-        /// The lock was somebody else's or nobody's before, or the key had the deadline that the
-        /// question expected. False where the token held the lock already: by an earlier sending
-        /// of this question, or by a grant that another gate made or extended.
+        /// The lock was free or another token held it, or the key had the deadline that the request expected. False if
+        /// the token held the lock already: by an earlier sending of this request, or by a grant that another instance
+        /// made or extended.
         fresh: bool,
-        /// The new fence, where the question wanted one.
+        /// The new fence, if the request wanted one.
         fence: Option<u64>,
     },
-    /// `Ask`, `HandOver`, `Extend`, `Restore`: not done, somebody else holds the lock. `Check`:
-    /// this one holds it. `Release`: not done, and nothing more is known.
+    /// `Ask`, `HandOver`, `Extend`, `Restore`, `Bury`: not done, this owner holds the lock. `Check`: this owner holds
+    /// the lock. `Release`: not done, and nothing more is known.
     Held {
-        /// The value of the key. None where the question did not tell.
+        /// The value of the key. None: not reported.
         holder: Option<Token>,
-        /// How long the key lives from now on, in milliseconds. None: forever, or not told.
+        /// The remaining time to live of the key, in milliseconds. None: unlimited, or not reported.
         ttl_ms: Option<u64>,
     },
-    /// `HandOver`, `Extend`: not done, nobody holds the lock. `Check`: nobody holds it.
-    /// `Release`, `Bury`: done.
+    /// `HandOver`, `Extend`: not done, the lock is free. `Check`: the lock is free. `Release`, `Bury`: done.
     Free,
-    /// Not done, and asking again the same will not help: the store's own error, without the
-    /// leading `-`.
+    /// Not done, and a retry does not help: the store's own error, without the leading `-`.
     Refused(Bytes),
     /// Not done: the key holds no string, and so no lock. The store's own error, without the leading `-`.
     WrongType(Bytes),
-    /// Not done, and asking again later may help (the store is loading, is a replica, …): the
-    /// store's own error, without the leading `-`.
+    /// Not done, and a later retry may help (the store is loading, is a replica, …): the store's own error, without the
+    /// leading `-`.
     NotNow(Bytes),
-    /// `Ask`, and a `HandOver` with a fence: not sent. The store lost data, and other instances may yet write back
-    /// what they granted, and raise the fence counter: for so many milliseconds no lock that is found free may be
-    /// taken. Or (`Ask`) it could not be reached for long, and is to be asked anew.
+    /// Not sent: an `Ask`, or a `HandOver` with a fence, within the grace. The store lost data, and other instances may
+    /// yet write back what they granted, and raise the fence counter: until its end no free lock may be taken. An `Ask`
+    /// that waited long for a connection also gets this, and is to be sent anew.
     NotYet {
-        /// Milliseconds from now; 0 is at once.
+        /// The milliseconds until then; 0 is at once.
         ms: u64,
     },
-    /// The connection broke: it may have been done or not, or may not have been sent.
+    /// The connection broke: the store may have executed the request or not, or the request may not have been sent.
     Unknown,
-    /// Not sent: the store has no connection for the user, and has had none for a while. [`Event::Linked`] tells
-    /// when it has one.
+    /// Not sent: the store has had no connection for the user for a while. [`Event::Linked`] reports the next one.
     NoLink,
 }
 
-/// Which leases are written back into a store that lost them.
+/// The leases that are written back into a store that lost them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteBack {
     /// Every lease.
     All,
-    /// Those of `SESSION`.
+    /// `SESSION` leases.
     Session,
-    /// None.
+    /// No lease.
     Off,
 }
 
-/// How a queue behaves. Times are in milliseconds.
+/// The settings of a queue. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Handovers in a row before the lock is released for real, so that others get their turn.
+    /// The number of handovers in a row after which the lock is released for real, so that others get their turn.
     pub max_handoffs: u32,
-    /// Time of handovers in a row before the lock is released for real.
+    /// The time of handovers in a row after which the lock is released for real.
     pub max_handoff_time_ms: u64,
-    /// After such a release, how long before this gate asks again.
+    /// The pause after such a release before this instance requests the lock again.
     pub yield_pause_ms: u64,
-    /// How long the place of a client with an explicit token is kept after its connection closed.
+    /// How long the queue keeps the place of a client with an explicit token after its connection closed.
     pub return_ms: u64,
-    /// After asks in vain, the longest delay of the next one that a push brings about.
+    /// The longest delay, after failed attempts, of an attempt that a push causes.
     pub max_delay_ms: u64,
-    /// A lock that is waited for is asked about at least this often.
+    /// The longest time without a store request about a lock that has waiters.
     pub ask_at_least_every_ms: u64,
-    /// The same where the store cannot tell of changes.
+    /// The same if the store cannot push changes.
     pub poll_every_ms: u64,
-    /// How long `TRYLOCK`, `UNLOCK` and `RELOCK` wait for the store's answer.
+    /// How long `TRYLOCK`, `UNLOCK` and `RELOCK` wait for the store's reply.
     pub answer_within_ms: u64,
-    /// Which leases are written back into a store that lost them.
+    /// The leases that are written back into a store that lost them.
     pub write_back: WriteBack,
-    /// Requests that may wait at a time, and errands of one user.
+    /// The largest number of requests that wait for one lock, and of one user's errands there.
     pub max_waiters: usize,
-    /// A lease that is bound to a connection is renewed for so long at least.
+    /// The shortest lease that a renewal of a session requests.
     pub min_session_ms: u64,
 }

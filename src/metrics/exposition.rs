@@ -1,59 +1,58 @@
-//! Families of samples, and Prometheus's text format of them: a line of help, a line that says what
-//! kind of number it is, and a line for each sample.
+//! Families of samples, and Prometheus's text format of them: a line of help, a line with the type, and a line for
+//! each sample.
 //!
-//! Names, help and labels are words of this program, so nothing needs to be escaped; a test holds them
-//! to that.
+//! Names, help and labels are words of this program, so nothing needs to be escaped; a test ensures that.
 
 use std::fmt::{self, Write as _};
 
 use super::histogram::Distribution;
 
-/// Samples of one name.
+/// The samples of one name.
 #[derive(Debug, Clone)]
 pub struct Family {
-    /// The name, unit and all.
+    /// The name, with its unit.
     pub name: &'static str,
-    /// What it is, in a sentence.
+    /// The help text, one sentence.
     pub help: &'static str,
-    /// What kind of number it is.
+    /// The type of the numbers.
     pub kind: Kind,
-    /// One, or one for each value of a label.
+    /// One sample, or one for each value of a label.
     pub samples: Vec<Sample>,
 }
 
-/// What kind of number it is.
+/// The type of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows, until the next start.
+    /// A number that only grows, until the next start.
     Counter,
-    /// It is what it is now.
+    /// A current value.
     Gauge,
-    /// How often something took how long.
+    /// A distribution of durations.
     Histogram,
 }
 
-/// One of a family.
+/// One sample of a family.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// Name and value of its label, where it has one.
+    /// Name and value of its label, if any.
     pub label: Option<(&'static str, &'static str)>,
     /// The number.
     pub value: Value,
 }
 
-/// The number.
+/// The number of a sample.
 #[derive(Debug, Clone)]
 pub enum Value {
     /// A whole number.
     Whole(u64),
-    /// Microseconds, which are shown in seconds.
+    /// Microseconds, written as seconds.
     Micros(u64),
-    /// Many of them.
+    /// A distribution of durations.
     Distribution(Distribution),
 }
 
 impl Sample {
-    /// Of several.
+    /// Creates one of several samples, told apart by a label.
     pub fn of(label: &'static str, value: &'static str, number: u64) -> Self {
         Self {
             label: Some((label, value)),
@@ -67,7 +66,7 @@ impl Sample {
 }
 
 impl Family {
-    /// Numbers that only grow.
+    /// Creates counters.
     pub fn counters(name: &'static str, help: &'static str, samples: Vec<Sample>) -> Self {
         Self {
             name,
@@ -77,17 +76,17 @@ impl Family {
         }
     }
 
-    /// A number that only grows.
+    /// Creates a counter.
     pub fn counter(name: &'static str, help: &'static str, number: u64) -> Self {
         Self::counters(name, help, vec![Sample::alone(Value::Whole(number))])
     }
 
-    /// Time that only grows.
+    /// Creates a counter of time.
     pub fn seconds(name: &'static str, help: &'static str, micros: u64) -> Self {
         Self::counters(name, help, vec![Sample::alone(Value::Micros(micros))])
     }
 
-    /// Numbers as they are now.
+    /// Creates gauges.
     pub fn gauges(name: &'static str, help: &'static str, samples: Vec<Sample>) -> Self {
         Self {
             name,
@@ -97,18 +96,18 @@ impl Family {
         }
     }
 
-    /// A number as it is now.
+    /// Creates a gauge.
     pub fn gauge(name: &'static str, help: &'static str, number: usize) -> Self {
         let value = Value::Whole(u64::try_from(number).unwrap_or(u64::MAX));
         Self::gauges(name, help, vec![Sample::alone(value)])
     }
 
-    /// A point in time, in seconds since 1970.
+    /// Creates a gauge of a point in time, written in seconds since 1970.
     pub fn moment(name: &'static str, help: &'static str, micros: u64) -> Self {
         Self::gauges(name, help, vec![Sample::alone(Value::Micros(micros))])
     }
 
-    /// How often something took how long.
+    /// Creates a histogram.
     pub fn histogram(name: &'static str, help: &'static str, of: Distribution) -> Self {
         Self {
             name,
@@ -119,11 +118,11 @@ impl Family {
     }
 }
 
-/// Prometheus's text format.
+/// Returns the families in Prometheus's text format.
 pub fn text(families: &[Family]) -> String {
     let mut text = String::new();
     for family in families {
-        // Writing into a string cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{family}");
     }
     text
@@ -155,7 +154,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// A bucket counts what took so long at most, those of shorter ones included.
+/// Writes the buckets. Each counts all durations up to its bound, those of smaller buckets included.
 fn write_distribution(
     f: &mut fmt::Formatter<'_>,
     name: &str,
@@ -172,7 +171,7 @@ fn write_distribution(
     writeln!(f, "{name}_sum {sum}\n{name}_count {count}")
 }
 
-/// Microseconds, shown as seconds.
+/// Microseconds, written as seconds.
 struct Seconds(u64);
 
 impl fmt::Display for Seconds {

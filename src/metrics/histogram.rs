@@ -1,9 +1,9 @@
-//! How often something took how long: one number for each range of times. To count costs two atomic
-//! additions, so a lock can afford it.
+//! Histograms of durations: one number for each range. A count costs two atomic additions, which every lock
+//! operation can afford.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// For how long clients wait for a lock and hold it, in microseconds: 1 ms to 10 minutes.
+/// Bounds for how long clients wait for a lock and hold it, in microseconds: 1 ms to 10 minutes.
 pub const WAITS: [u64; 18] = [
     1_000,
     2_500,
@@ -25,35 +25,35 @@ pub const WAITS: [u64; 18] = [
     600_000_000,
 ];
 
-/// For how long Redis is asked, in microseconds: 100 µs to 2.5 s.
+/// Bounds for round trips to Redis, in microseconds: 100 µs to 2.5 s.
 pub const ROUND_TRIPS: [u64; 14] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000,
 ];
 
-/// Times in `N` ranges, and those beyond the last.
+/// Counts of durations in `N` ranges, and beyond the last.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
-    /// The longest time of each range, in microseconds.
+    /// The longest duration of each range, in microseconds.
     bounds: &'static [u64; N],
     counts: [AtomicU64; N],
     beyond: AtomicU64,
     sum_micros: AtomicU64,
 }
 
-/// What a [`Histogram`] counted.
+/// The counts of a [`Histogram`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distribution {
-    /// The longest time of each range, in microseconds.
+    /// The longest duration of each range, in microseconds.
     pub bounds: &'static [u64],
-    /// How many times were in each range; one more than bounds, for those beyond the last.
+    /// The number of durations in each range; one more than bounds, for those beyond the last.
     pub counts: Vec<u64>,
-    /// All times together, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub sum_micros: u64,
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Nothing happened yet. The bounds rise.
+    /// Creates an empty histogram. The bounds must rise.
     pub const fn new(bounds: &'static [u64; N]) -> Self {
         Self {
             bounds,
@@ -63,7 +63,7 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
-    /// It took so long once more.
+    /// Counts one duration.
     pub fn count(&self, micros: u64) {
         let range = self.bounds.partition_point(|bound| *bound < micros);
         let count = self.counts.get(range).unwrap_or(&self.beyond);
@@ -71,7 +71,7 @@ impl<const N: usize> Histogram<N> {
         self.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// Returns the counts.
     pub fn get(&self) -> Distribution {
         let counts = self.counts.iter().chain([&self.beyond]);
         Distribution {
@@ -83,7 +83,7 @@ impl<const N: usize> Histogram<N> {
 }
 
 impl Distribution {
-    /// How often anything took any time.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

@@ -1,9 +1,9 @@
-//! What the gate counts of locks, from what it sees of their queues: requests and what came of them,
-//! leases from their grant to their end.
+//! The metrics of locks, counted by the gate from the events of their queues: requests and their outcomes, leases
+//! from their grant to their end.
 //!
-//! **Polls avoided** is an estimate, and its name says so: a request that waited 120 ms would, polling
-//! every 50 ms (`metrics.poll_interval`), have asked Redis twice in vain after its first attempt. It is
-//! added when the wait is over, whatever came of it; what waited less than the interval adds nothing.
+//! **Polls avoided** is an estimate, and its name says so: a request that waited 120 ms would, polling every 50 ms
+//! (`metrics.poll_interval`), have sent Redis two commands in vain after its first attempt. It is added when the
+//! wait is over, whatever its outcome; a wait shorter than the interval adds nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,13 +16,13 @@ use crate::{
     lock::{Ending, Happening, How, Reply, Time},
 };
 
-/// What is counted of locks.
+/// The metrics of locks.
 #[derive(Debug)]
 pub struct LockMetrics {
     poll_interval_micros: u64,
-    /// From a request to its grant.
+    /// Time from a request to its grant.
     pub wait: Histogram<{ WAITS.len() }>,
-    /// From a grant to the end of its lease.
+    /// Time from a grant to the end of its lease.
     pub hold: Histogram<{ WAITS.len() }>,
     grants: Grants,
     timeouts: Counter,
@@ -53,7 +53,7 @@ struct Grants {
     again: Counter,
 }
 
-/// What came of requests of owners.
+/// Outcomes of owners' requests.
 #[derive(Debug)]
 struct Results {
     done: Counter,
@@ -70,7 +70,7 @@ struct Endings {
     lost: Counter,
 }
 
-/// What a client asked for.
+/// The command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// `LOCK`.
@@ -84,14 +84,14 @@ pub enum Request {
 }
 
 impl Request {
-    /// It may have to wait for the lock.
+    /// Returns whether the request asks for the lock.
     pub fn wants_lock(self) -> bool {
         matches!(self, Self::Lock | Self::TryLock)
     }
 }
 
 impl LockMetrics {
-    /// Nothing happened yet. Polls avoided are those of clients that poll so often; at least every
+    /// Creates the metrics at zero. Polls avoided are those of clients that poll at this interval, at least a
     /// microsecond.
     pub const fn new(poll_interval_micros: u64) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl LockMetrics {
         }
     }
 
-    /// A request that took so long gets this reply. Its client may have `left` meanwhile.
+    /// Counts the reply to a request, and the time that it took. The client may have `left` meanwhile.
     pub fn answered(&self, request: Request, micros: u64, reply: &Reply, left: bool) {
         if request == Request::Lock {
             self.waited(micros);
@@ -148,12 +148,12 @@ impl LockMetrics {
         }
     }
 
-    /// An `UNLOCK` or `RELOCK` was answered though no lock was asked about: its token cannot hold one.
+    /// Counts an `UNLOCK` or `RELOCK` that needed no request to the store: its token cannot hold a lock.
     pub fn answered_at_once(&self, request: Request) {
         self.answered(request, 0, &Reply::NotHeld, false);
     }
 
-    /// The client of a `LOCK` or `TRYLOCK` vanished, so long after it came and before it was answered.
+    /// Counts a `LOCK` or `TRYLOCK` whose client left after this time, before the reply.
     pub fn left(&self, request: Request, micros: u64) {
         if request == Request::Lock {
             self.waited(micros);
@@ -168,12 +168,12 @@ impl LockMetrics {
         }
     }
 
-    /// A grant reached no client.
+    /// Counts a grant that reached no client.
     pub fn undelivered(&self) {
         self.undelivered.count();
     }
 
-    /// A queue had a lease in its books `before`, or not, and has now.
+    /// Counts the lease of one queue: whether it had one `before`, and has one `now`.
     pub fn lease_changed(&self, before: bool, now: bool) {
         match (before, now) {
             (false, true) => self.leases.fetch_add(1, Ordering::Relaxed),
@@ -182,17 +182,17 @@ impl LockMetrics {
         };
     }
 
-    /// Leases of this instance that are not over.
+    /// Returns the number of this instance's leases that are not over.
     pub fn leases(&self) -> usize {
         self.leases.load(Ordering::Relaxed)
     }
 
-    /// A client was told that the lease bound to its connection is lost.
+    /// Counts a client that was notified that the lease bound to its connection is lost.
     pub fn lost_session(&self) {
         self.lost_sessions.count();
     }
 
-    /// Something happened to a lock just now.
+    /// Counts an event of a lock that happened just now.
     pub fn happened(&self, now: Time, what: Happening) {
         match what {
             Happening::LeaseOver { since, how } => {
@@ -209,7 +209,7 @@ impl LockMetrics {
         }
     }
 
-    /// All of it.
+    /// Returns all families.
     pub fn families(&self) -> Vec<Family> {
         let grants = &self.grants;
         let endings = &self.endings;
@@ -383,7 +383,7 @@ impl Results {
     }
 }
 
-/// One sample for each value of a label.
+/// Returns one sample for each value of a label.
 pub(super) fn samples<const N: usize>(
     label: &'static str,
     counters: [(&'static str, &Counter); N],

@@ -1,11 +1,11 @@
-//! What every process tells, by the names that all of Prometheus's libraries use. What the system does
-//! not tell, or only at a cost that grows with the number of clients, is left out.
+//! The metrics of any process, under the names that all of Prometheus's libraries use. A metric is left out where
+//! the system does not report it, or only at a cost that grows with the number of clients.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::exposition::Family;
 
-/// What this process, which began at that time, tells.
+/// Returns the metrics of this process, which started at that time.
 pub(super) fn families(started_at: SystemTime) -> Vec<Family> {
     let since = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut families = vec![
@@ -74,8 +74,8 @@ mod linux {
         Some((pages.next()?.ok()?, pages.next()?.ok()?))
     }
 
-    /// Since Linux 6.2 the size of the directory is the number of open files; before, it is zero, and
-    /// to count them takes longer the more clients there are.
+    /// Returns the number of open files: since Linux 6.2 the size of the directory. Before, the size is zero, and
+    /// counting the files takes longer the more clients there are.
     fn open_files() -> Option<usize> {
         let size = std::fs::metadata("/proc/self/fd").ok()?.len();
         usize::try_from(size).ok().filter(|open| *open > 0)

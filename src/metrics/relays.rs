@@ -1,5 +1,5 @@
-//! What passes between clients and Redis as it is. A session keeps its own account while it does
-//! something and settles it at the end of each round, so what passes costs no atomic operation each.
+//! The metrics of relayed traffic. A session counts its traffic by itself and adds it here at the end of each
+//! round, so relayed commands cost no atomic operation each.
 
 use std::sync::{
     Arc,
@@ -9,7 +9,7 @@ use std::sync::{
 use super::exposition::{Family, Sample};
 use crate::counters::Counter;
 
-/// What is counted of relays.
+/// The metrics of relays.
 #[derive(Debug)]
 pub struct RelayMetrics {
     commands: Counter,
@@ -19,23 +19,23 @@ pub struct RelayMetrics {
     opened: Counter,
 }
 
-/// What passed on one connection since it was settled last.
+/// The traffic of one connection since it was last added.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Traffic {
     /// Commands, as far as they can be counted.
     pub commands: u64,
     /// Bytes that the socket to Redis took.
     pub to_redis: u64,
-    /// Bytes read from it.
+    /// Bytes read from the socket to Redis.
     pub from_redis: u64,
 }
 
-/// A connection that is open. Dropped, it is not.
+/// An open connection. Dropping it counts it as closed.
 #[derive(Debug)]
 pub struct Open(Arc<RelayMetrics>);
 
 impl RelayMetrics {
-    /// Nothing passed yet.
+    /// Creates the metrics at zero.
     pub const fn new() -> Self {
         Self {
             commands: Counter::new(),
@@ -46,14 +46,14 @@ impl RelayMetrics {
         }
     }
 
-    /// A connection to Redis was opened for a client.
+    /// Counts a connection to Redis that was opened for a client.
     pub fn opened(self: &Arc<Self>) -> Open {
         self.opened.count();
         self.open.fetch_add(1, Ordering::Relaxed);
         Open(Arc::clone(self))
     }
 
-    /// So much passed.
+    /// Adds the traffic of a connection.
     pub fn passed(&self, traffic: Traffic) {
         let settle = |counter: &Counter, count| {
             if count > 0 {
@@ -65,7 +65,7 @@ impl RelayMetrics {
         settle(&self.bytes_from_redis, traffic.from_redis);
     }
 
-    /// All of it.
+    /// Returns all families.
     pub fn families(&self) -> Vec<Family> {
         let (to, from) = (self.bytes_to_redis.get(), self.bytes_from_redis.get());
         vec![

@@ -19,7 +19,7 @@ fn shared() -> Shared {
     crate::shared(&config, Arc::new(Live::new(&config)), None, 0)
 }
 
-/// All that can be told: with a Redis behind, though nobody answers there.
+/// Returns every family: with a Redis upstream, though none is reachable.
 fn families_before_redis() -> Vec<Family> {
     let flags = Flags {
         upstream: Some("redis://127.0.0.1:1".to_owned()),
@@ -39,7 +39,7 @@ fn plain(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase()) && text.chars().all(letter)
 }
 
-/// Help, labels and names need no escapes, and are as Prometheus wants them.
+/// Help, labels and names need no escapes and follow Prometheus's rules.
 #[tokio::test]
 async fn names_and_labels_are_plain_words() {
     let (families, mut names) = (families_before_redis(), HashSet::new());
@@ -76,7 +76,7 @@ async fn names_and_labels_are_plain_words() {
     }
 }
 
-/// What each thing that can happen adds to what `INFO` shows.
+/// Returns what each event adds to the fields of `INFO`.
 fn changed(by: impl FnOnce(&LockMetrics)) -> Vec<(String, u64)> {
     let (locks, relays) = (LockMetrics::new(50_000), RelayMetrics::new());
     by(&locks);
@@ -194,7 +194,7 @@ fn polls_avoided_are_those_of_whole_intervals_of_locks_that_waited() {
     }
 }
 
-/// A client of a gate that is inside this process.
+/// The client of an instance inside this process.
 #[tokio::test]
 async fn a_grant_that_reaches_nobody_is_counted_and_its_lease_ends() {
     let shared = shared();
@@ -266,7 +266,7 @@ fn a_family_is_written_as_the_format_says() {
     );
 }
 
-/// The process tells of itself what the system says of it.
+/// The process reports the same figures as the system.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_process_tells_its_memory_and_its_time() {
@@ -296,7 +296,7 @@ fn the_process_tells_its_memory_and_its_time() {
     assert!(number("process_start_time_seconds") > 1_700_000_000_000_000);
 }
 
-/// Metrics, and the labels that they are shown by, in an expression of the dashboard.
+/// Returns the metrics in an expression of the dashboard, and the labels that it groups by.
 fn named_in(expression: &str) -> (Vec<&str>, Vec<&str>) {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let is_metric = |word: &&str| word.starts_with("lockgate_") || word.starts_with("process_");
@@ -305,8 +305,7 @@ fn named_in(expression: &str) -> (Vec<&str>, Vec<&str>) {
     (words.filter(is_metric).collect(), by.collect())
 }
 
-/// What the dashboard shows exists, by that name and with that label; and nothing is measured that
-/// it does not show, but for some of the process.
+/// The dashboard shows only metrics and labels that exist, and shows every metric but some of the process.
 #[tokio::test]
 async fn the_dashboard_shows_what_is_measured() {
     let dashboard = include_str!("../../config/grafana-dashboard.json");

@@ -1,5 +1,5 @@
-//! What lockgate itself asks Redis, on connections of its own: each command counts when it is sent, by
-//! what it is for, and the questions about locks tell how long Redis took to answer.
+//! The metrics of lockgate's own commands to Redis, on its own connections. Each command counts by its purpose when
+//! it is sent. For requests about locks the time until Redis's reply counts, too.
 
 use std::sync::{
     Arc,
@@ -12,11 +12,11 @@ use super::{
 };
 use crate::counters::Counter;
 
-/// What is counted of the upstream.
+/// The metrics of the upstream.
 #[derive(Debug)]
 pub struct UpstreamMetrics {
     commands: [Counter; PURPOSES.len()],
-    /// How long Redis took to answer a question about a lock.
+    /// How long Redis took to reply to a request about a lock.
     pub latency: Histogram<{ ROUND_TRIPS.len() }>,
     in_flight: AtomicUsize,
     open: AtomicUsize,
@@ -26,42 +26,42 @@ pub struct UpstreamMetrics {
     losses: Counter,
 }
 
-/// What a command is for.
+/// The purpose of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// A plain `SET` that takes a lock of which nothing is known.
+    /// A plain `SET` that takes a lock about which nothing is known.
     Acquire,
-    /// The script that takes a lock or tells who holds it.
+    /// The script that takes a lock or returns its holder.
     Ask,
-    /// The script that releases a lock to the next one.
+    /// The script that releases a lock to the next waiter.
     Handover,
-    /// The script that releases.
+    /// The script that releases a lock.
     Release,
     /// The script that extends or renews a lease.
     Extend,
-    /// The script that tells who holds a lock.
+    /// The script that returns the holder of a lock.
     Check,
     /// The script that writes a lease back.
     Restore,
-    /// The script that deletes a dead token which Redis holds again.
+    /// The script that deletes a dead token that Redis holds again.
     Bury,
-    /// For `LOCKINFO`.
+    /// The command behind `LOCKINFO`.
     Look,
-    /// For `LOCKS`.
+    /// The command behind `LOCKS`.
     List,
-    /// What finds the words of an error that a script does not tell.
+    /// A command that finds the text of an error that a script does not return.
     Explain,
-    /// Whether the connection lives.
+    /// A check whether the connection is alive.
     Ping,
-    /// Who Redis is, and whether it lost data.
+    /// A check of Redis's identity, and whether it lost data.
     Info,
-    /// The first words on a connection.
+    /// The first commands on a connection.
     Setup,
-    /// Whether clients need a password.
+    /// A check whether clients need a password.
     Admission,
 }
 
-/// Their names, in the order of the variants.
+/// The names of the purposes, in the order of the variants.
 const PURPOSES: [(Purpose, &str); 15] = [
     (Purpose::Acquire, "acquire"),
     (Purpose::Ask, "ask"),
@@ -88,16 +88,16 @@ const _: () = {
     }
 };
 
-/// A shared connection that is open. Dropped, it is not.
+/// An open shared connection. Dropping it counts it as closed.
 #[derive(Debug)]
 pub struct Open(Arc<UpstreamMetrics>);
 
-/// A command that was sent. Dropped, it is answered or given up.
+/// A command in flight. It is dropped when it is answered or given up.
 #[derive(Debug)]
 pub struct InFlight<'a>(&'a UpstreamMetrics);
 
 impl UpstreamMetrics {
-    /// Nothing was asked yet.
+    /// Creates the metrics at zero.
     pub const fn new() -> Self {
         Self {
             commands: [const { Counter::new() }; PURPOSES.len()],
@@ -111,19 +111,19 @@ impl UpstreamMetrics {
         }
     }
 
-    /// A command is sent.
+    /// Counts a command that is sent.
     pub fn sent(&self, purpose: Purpose) {
         self.commands[purpose as usize].count();
     }
 
-    /// The same, and until it is answered it counts as on its way.
+    /// Counts a command that is sent, and that is in flight until the returned value is dropped.
     pub fn asked(&self, purpose: Purpose) -> InFlight<'_> {
         self.sent(purpose);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight(self)
     }
 
-    /// A shared connection was opened; `again` after one that broke.
+    /// Counts a shared connection that was opened; `again` after one that broke.
     pub fn opened(self: &Arc<Self>, again: bool) -> Open {
         self.open.fetch_add(1, Ordering::Relaxed);
         if again {
@@ -132,22 +132,22 @@ impl UpstreamMetrics {
         Open(Arc::clone(self))
     }
 
-    /// A shared connection could not be opened.
+    /// Counts a shared connection that could not be opened.
     pub fn failed(&self) {
         self.failures.count();
     }
 
-    /// Redis told of a change.
+    /// Counts a push from Redis.
     pub fn pushed(&self) {
         self.pushes.count();
     }
 
-    /// Redis lost data.
+    /// Counts a data loss of Redis.
     pub fn lost_data(&self) {
         self.losses.count();
     }
 
-    /// All of it.
+    /// Returns all families.
     pub fn families(&self) -> Vec<Family> {
         let commands = PURPOSES.iter().zip(&self.commands);
         let commands = commands.map(|((_, name), count)| Sample::of("kind", name, count.get()));

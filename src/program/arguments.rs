@@ -1,4 +1,4 @@
-//! How the program is called. Without a subcommand it serves.
+//! The command line. Without a subcommand the program serves.
 
 use std::io::{self, Write};
 
@@ -9,36 +9,36 @@ use lockgate::config::Flags;
 use super::exit;
 use crate::demo;
 
-/// The version, and the commit that it was built of where that is known (`build.rs`).
+/// The version, with the commit that it was built from where that is known (`build.rs`).
 pub(crate) const VERSION: &str = env!("VERSION_WITH_COMMIT");
 
 /// A proxy in front of Redis that adds LOCK, TRYLOCK, RELOCK and UNLOCK with waiting queues.
 ///
-/// Every key of the configuration file can also be given by the environment: `lock.lease` as
-/// LOCKGATE_LOCK_LEASE. A flag goes before the environment, the environment before the file.
+/// Every key of the configuration file can also be set in the environment: `lock.lease` as LOCKGATE_LOCK_LEASE. A
+/// flag takes precedence over the environment, the environment over the file.
 #[derive(Debug, Parser)]
 #[command(name = "lockgate", version = VERSION, after_long_help = exit::HELP)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
-    /// What to do instead of serving.
+    /// The subcommand, which runs instead of serving.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
     #[command(flatten)]
     pub(crate) flags: Flags,
-    /// Only tell whether the configuration is right and every file that it names can be used
+    /// Validate the configuration and every file that it names, and exit
     ///
-    /// Nothing is connected to and nothing is listened on. Each thing that is wrong is a line on the standard
-    /// error stream, and the exit code is what it would be without this flag.
+    /// lockgate neither connects nor listens. Each error is a line on standard error, and the exit code is what it
+    /// would be without this flag.
     #[arg(long)]
     pub(crate) check_config: bool,
 }
 
-/// What there is beside serving.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show on this terminal what lockgate does for a Redis: clients that spin, and clients that wait in it
+    /// Compare, on this terminal, clients that spin on a Redis with clients that wait in lockgate
     Demo(demo::Arguments),
-    /// Print what a shell needs to complete the flags of lockgate
+    /// Print a shell's completion script for lockgate's flags
     ///
     /// For example: lockgate completions bash > /etc/bash_completion.d/lockgate
     Completions {
@@ -47,10 +47,10 @@ pub(crate) enum Command {
     },
 }
 
-/// Prints what this shell needs to complete the flags.
+/// Prints this shell's completion script.
 pub(crate) fn print_completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "lockgate", &mut script);
-    // Whoever reads only the beginning of it wants no more.
+    // A reader such as `head` may close the pipe early.
     let _ = io::stdout().write_all(&script);
 }

@@ -1,5 +1,5 @@
-//! What people see who start lockgate on a terminal: where it listens, what stands behind it, and how to try
-//! it. Logs are for later; this is for now.
+//! The banner that lockgate prints at the start on a terminal: where it listens, its upstream, and how to try it.
+//! The log is for later; the banner is for this moment.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -14,10 +14,10 @@ use lockgate::{
 
 use super::{arguments::VERSION, log::wants_colours};
 
-/// Shows it, where somebody sees it.
+/// Prints the banner, where standard error is a terminal.
 pub(crate) fn show(config: &Config, listening: Listening<'_>) {
     if io::stderr().is_terminal() {
-        // A terminal that is gone is not needed.
+        // The terminal may be gone.
         let _ = io::stderr().write_all(text(config, listening, wants_colours()).as_bytes());
     }
 }
@@ -56,7 +56,7 @@ fn text(config: &Config, listening: Listening<'_>, with_colours: bool) -> String
     format!("\n  {}\n\n", lines.join("\n  "))
 }
 
-/// What redis-cli has to be told to come in there.
+/// Returns the arguments with which redis-cli connects to this listener.
 fn way_in(listener: &Listener) -> Option<String> {
     let Some(address) = listener.address() else {
         return Some(format!("-s {listener}"));
@@ -65,7 +65,7 @@ fn way_in(listener: &Listener) -> Option<String> {
     Some(format!("{}{tls}", way_to(address)))
 }
 
-/// redis-cli itself looks at port 6379 of this machine.
+/// Returns the arguments for this address. redis-cli's default is port 6379 of this machine.
 fn way_to(address: SocketAddr) -> String {
     let port = address.port();
     match address.ip() {

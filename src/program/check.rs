@@ -1,5 +1,5 @@
-//! `--check-config`: everything that starting would read is read, and what is wrong with it is told, one
-//! line each. It neither connects nor listens, so it can be run beside the lockgate that serves.
+//! `--check-config`: reads everything that a start would read, and prints each error as one line. It neither
+//! connects nor listens, so it can run beside a lockgate that serves.
 
 use std::{
     ffi::OsString,
@@ -11,7 +11,7 @@ use lockgate::config::{Config, Flags};
 
 use super::exit::Exit;
 
-/// Checks, tells the standard streams, and returns how starting would have ended.
+/// Checks the configuration, prints the result, and returns the exit that a start would have had.
 pub(crate) fn check(
     flags: Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -28,7 +28,7 @@ pub(crate) fn check(
     if let Some(error) = wrong.first() {
         return Exit::of_gate(error);
     }
-    // Whoever reads only the beginning of it wants no more: what counts is how it ends.
+    // A reader such as `head` may close the pipe early; the exit code is what counts.
     let _ = say_where(&config);
     Exit::Done
 }
@@ -42,7 +42,7 @@ fn say_where(config: &Config) -> io::Result<()> {
     writeln!(out, "upstream: {}", config.upstream)
 }
 
-/// Tells the standard error stream what is wrong, where somebody reads it.
+/// Prints an error to standard error, where that is open.
 pub(crate) fn tell(error: &impl Display) {
     let _ = writeln!(io::stderr(), "lockgate: {error}");
 }

@@ -1,35 +1,36 @@
-//! How the program ended, as a number for whoever started it: service managers restart on some and not on
-//! others (`config/lockgate.service`), and a script can tell what to look at.
+//! Exit codes: service managers restart on some and not on others (`config/lockgate.service`), and a script learns
+//! what to look at.
 
 use std::process::ExitCode;
 
 use lockgate::{config, error::Error};
 
-/// The end of the program. `clap` ends it with 2, too, where the flags are wrong.
+/// How the program ended. `clap` also exits with 2 where the flags are wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// What was asked for is done.
+    /// The program did what was asked.
     Done,
-    /// The system failed us while running.
+    /// The system failed while the program ran.
     Failed,
-    /// Wrong use: a flag, a variable or the configuration file. Starting again does not help.
+    /// Wrong use: a flag, a variable or the configuration file. A restart does not help.
     Wrong,
-    /// An address or a socket cannot be listened on. Starting again may help.
+    /// An address or a socket cannot be listened on. A restart may help.
     CannotListen,
-    /// A file that the configuration names is of no use: a certificate, a key, a password. Starting again
-    /// does not help.
+    /// A file that the configuration names cannot be used: a certificate, a key, a password. A restart does not
+    /// help.
     UselessFile,
-    /// Told to end, it did, but cut clients that were not done within `drain`, or when told twice.
+    /// A signal ended the program, but clients were disconnected: they were not done within `drain`, or a second
+    /// signal came.
     ClientsCut,
     /// `lockgate demo` found no Redis server installed here.
     NoServer,
     /// `lockgate demo` cannot reach Redis, or Redis refuses what it asks.
     NoRedis,
-    /// `lockgate demo` was told to end before it was done; as shells have it for Ctrl-C.
+    /// A signal ended `lockgate demo` early; 130 is what shells have for Ctrl-C.
     Interrupted,
 }
 
-/// What `--help` says of them.
+/// The text about exit codes in `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
@@ -43,7 +44,7 @@ Exit codes:
   130  demo: ended before it was done";
 
 impl Exit {
-    /// That the configuration is refused.
+    /// Returns the exit for a configuration that is refused.
     pub(crate) fn of_configuration(error: &config::Error) -> Self {
         match error {
             config::Error::UselessFile { .. } => Self::UselessFile,
@@ -51,7 +52,7 @@ impl Exit {
         }
     }
 
-    /// That the gate cannot run.
+    /// Returns the exit for an instance that cannot run.
     pub(crate) fn of_gate(error: &Error) -> Self {
         match error {
             Error::Listen { .. } | Error::HandedOver(_) => Self::CannotListen,

@@ -1,5 +1,5 @@
-//! Where the program's log goes: the standard error stream, for people where that is a terminal, for machines (one
-//! JSON object a line) anywhere else. Times are UTC, in milliseconds.
+//! The program's log, on standard error: for people where that is a terminal, for machines (one JSON object a line)
+//! anywhere else. Times are UTC, in milliseconds.
 
 use std::{env, fmt, io, io::IsTerminal, time::SystemTime};
 
@@ -11,11 +11,11 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// The log, of which it may change what is told.
+/// The log, with the handle that changes its filter.
 pub(crate) struct Log(Handle<EnvFilter, Registry>);
 
 impl Log {
-    /// Begins to log what `directive` says.
+    /// Starts to log what `directive` selects.
     pub(crate) fn start(directive: &str) -> Self {
         let (filter, handle) = reload::Layer::new(EnvFilter::new(directive));
         let lines = tracing_subscriber::fmt::layer()
@@ -32,20 +32,20 @@ impl Log {
         Self(handle)
     }
 
-    /// Tells what this directive says from now on.
+    /// Logs what this directive selects from now on.
     pub(crate) fn change(&self, directive: &str) {
-        // It fails where the log is gone already.
+        // Fails only where the log is gone already.
         let _ = self.0.reload(EnvFilter::new(directive));
     }
 }
 
-/// <https://no-color.org>, and terminals that know none.
+/// Returns whether the terminal gets colours: see <https://no-color.org>; a dumb terminal gets none.
 pub(crate) fn wants_colours() -> bool {
     let says_no = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !says_no && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
-/// Such as `2026-01-31T23:59:59.123Z`.
+/// Timestamps such as `2026-01-31T23:59:59.123Z`.
 struct Utc;
 
 impl FormatTime for Utc {

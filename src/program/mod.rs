@@ -1,12 +1,12 @@
-//! What the program has that the library has not: how it is called, what it tells people and service managers,
-//! and what its end tells.
+//! The parts of the program that the library does not have: the command line, output for people and service
+//! managers, and exit codes.
 //!
-//! - [`arguments`] are the flags and subcommands.
-//! - [`exit`] has the exit codes.
-//! - [`check`] is for `--check-config`.
-//! - [`log`] says where the log goes, [`banner`] what people see first.
-//! - [`reload`] is SIGHUP.
-//! - [`service`] speaks with systemd.
+//! - [`arguments`]: the flags and subcommands.
+//! - [`exit`]: the exit codes.
+//! - [`check`] implements `--check-config`.
+//! - [`log`]: where the log goes; [`banner`]: what people see first.
+//! - [`reload`] implements SIGHUP.
+//! - [`service`]: the interface to systemd.
 
 pub(crate) mod arguments;
 pub(crate) mod banner;

@@ -1,6 +1,6 @@
-//! SIGHUP: the configuration is read and checked again, with the files that it names. Where anything is wrong,
-//! one line says what, and everything stays as it was. Else what can be taken over is in force when this is
-//! done, and the log names every key that was changed and is heeded only by a new start.
+//! SIGHUP: the program reads and checks the configuration again, with the files that it names. On an error one log
+//! line names it, and everything stays as it was. Otherwise the keys that can change at run time are in force when
+//! the reload is done, and the log names every changed key that needs a restart.
 
 use std::{env, sync::Arc};
 
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::log::Log;
 
-/// Who does it.
+/// The handler of SIGHUP.
 pub(crate) struct Reloader {
     flags: Flags,
     began_with: Arc<Began>,
@@ -26,11 +26,11 @@ pub(crate) struct Reloader {
     orders: mpsc::Sender<Order>,
 }
 
-/// What the program was started with.
+/// The configuration that the program started with.
 pub(crate) struct Began {
-    /// Each key.
+    /// The text of each key.
     pub(crate) said: Said,
-    /// Clients are asked for a password.
+    /// Whether clients are asked for a password.
     pub(crate) asks_for_password: bool,
 }
 
@@ -49,10 +49,10 @@ impl Reloader {
         }
     }
 
-    /// Reads it again; returns it when it is in force. None: everything stays as it was.
+    /// Reloads the configuration, and returns it once it is in force. None: everything stays as it was.
     pub(crate) async fn reload(&self) -> Option<Config> {
         let (flags, began_with) = (self.flags.clone(), Arc::clone(&self.began_with));
-        // It waits for a disk. Nothing in it panics.
+        // Reading the files blocks. Nothing in it panics.
         let read = spawn_blocking(move || read(flags, &began_with)).await;
         let (config, needs_start) = match read {
             Ok(Ok(read)) => read,
@@ -79,11 +79,11 @@ impl Reloader {
     }
 }
 
-/// The configuration, and the keys of it that need a new start; or what is wrong.
+/// Returns the configuration with its changed keys that need a restart, or the error.
 fn read(flags: Flags, began: &Began) -> Result<(Config, Vec<&'static str>), String> {
     let (mut config, said) =
         Config::read(flags, env::vars_os()).map_err(|error| error.to_string())?;
-    // Where a socket would have to be is of no account: it is there.
+    // An error about a socket's path does not matter: the socket exists already.
     let useless = |error: &Error| matches!(error, Error::Tls { .. });
     if let Some(error) = lockgate::check(&config).into_iter().find(useless) {
         return Err(error.to_string());

@@ -1,5 +1,5 @@
-//! What a service manager is told (`sd_notify`), and what sockets it handed over (`LISTEN_FDS`). Without one,
-//! nothing happens here.
+//! The interface to a service manager: notifications (`sd_notify`) and sockets that it handed over (`LISTEN_FDS`).
+//! Without a service manager nothing happens here.
 
 use std::{
     env,
@@ -12,17 +12,17 @@ use lockgate::host::Sockets;
 use sd_notify::NotifyState;
 use tracing::warn;
 
-/// The name (`FileDescriptorName=`) of sockets for clients that speak TLS.
+/// The name (`FileDescriptorName=`) of sockets for TLS clients.
 const TLS: &str = "tls";
 
-/// What cutting clients, after `drain`, may take.
+/// How long disconnecting clients, after `drain`, may take.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
 
-/// The sockets that were handed over: those called `tls` are for clients that speak it, all others go by
-/// what they are. To be called once, before there are threads.
+/// Takes the sockets that were handed over. Those named `tls` are for TLS clients; the kind of any other socket
+/// decides its use. Must be called once, before any thread starts.
 ///
 /// # Errors
-/// One of them is no socket for clients.
+/// One of them is not a socket that clients can connect to.
 pub(crate) fn sockets() -> Result<Sockets> {
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -46,20 +46,20 @@ pub(crate) fn sockets() -> Result<Sockets> {
     Ok(sockets)
 }
 
-/// Clients can connect.
+/// Reports that clients can connect.
 pub(crate) fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// The configuration is read again; [`ready`] says that this is done.
+/// Reports that the configuration is being reloaded; [`ready`] reports the end of the reload.
 pub(crate) fn reloading() {
-    // It fails on systems without a clock.
+    // Fails only on systems without this clock.
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         notify(&[NotifyState::Reloading, now]);
     }
 }
 
-/// The end has begun, and will take no longer than this and a moment.
+/// Reports that the shutdown has begun, and the longest time that it will take.
 pub(crate) fn stopping(drain: Duration) {
     let within = (drain + LAST_MOMENT).as_micros();
     let within = u32::try_from(within).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
-//! A short string kept in place: what of a frame is needed to know it. Longer ones keep their
-//! beginning and are marked.
+//! A short string kept in place: the part of a frame that identifies it. A longer string keeps its beginning and is
+//! marked.
 
-/// Up to `N` bytes (at most 255).
+/// A string of up to `N` bytes (at most 255).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Captured<const N: usize> {
     bytes: [u8; N],
@@ -24,12 +24,12 @@ impl<const N: usize> Captured<N> {
         self.cut |= fit < more.len();
     }
 
-    /// The string, where it was not too long.
+    /// Returns the string, unless it was too long.
     pub(super) fn whole(&self) -> Option<&[u8]> {
         (!self.cut).then(|| self.beginning())
     }
 
-    /// The string, or the first `N` bytes of it.
+    /// Returns the string, or its first `N` bytes.
     pub(super) fn beginning(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }

@@ -1,7 +1,6 @@
-//! Inline commands: a line split into arguments with Redis's quoting rules (`sdssplitargs`), byte
-//! by byte, so that nothing needs to be kept. `"…"` knows `\n \r \t \b \a \xHH`, `'…'` knows `\'`
-//! only, a closing quote must be followed by a space or the end, and VT and FF are spaces between
-//! arguments but not at the end of a bare one.
+//! Inline commands: splits a line into arguments by Redis's quoting rules (`sdssplitargs`), byte by byte, so that
+//! nothing needs to be kept. `"…"` knows `\n \r \t \b \a \xHH`, `'…'` knows `\'` only, a closing quote must be
+//! followed by a space or the end, and VT and FF are spaces between arguments but not at the end of a bare one.
 
 /// A part of an argument, in the order of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +11,7 @@ pub(super) enum Piece {
     End,
 }
 
-/// Where in a line the splitter is.
+/// The position of the splitter in a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Place {
     #[default]
@@ -30,15 +29,15 @@ enum Place {
     SingleEscape,
     /// After a closing quote.
     Closed,
-    /// Nothing can mend it.
+    /// The quotes do not match, whatever follows.
     Unbalanced,
 }
 
-/// Splits one line, without its LF.
+/// A splitter of one line, without its LF.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Splitter {
     place: Place,
-    /// A CR was read that is part of the line only if no LF follows.
+    /// A CR was read; it is part of the line only if no LF follows.
     cr: bool,
 }
 
@@ -54,7 +53,7 @@ impl Splitter {
         }
     }
 
-    /// The line ended. Whether its quotes match.
+    /// Ends the line. Returns whether its quotes match.
     pub(super) fn end(&mut self, out: &mut impl FnMut(Piece)) -> bool {
         if self.place == Place::Bare {
             out(Piece::End);
@@ -78,7 +77,7 @@ impl Place {
             (Self::DoubleEscape, b'x') => Self::DoubleHex,
             (Self::DoubleEscape, _) => add(out, escaped(byte), Self::Double),
             (Self::DoubleHex, _) if byte.is_ascii_hexdigit() => Self::DoubleHexDigit(byte),
-            // Not hexadecimal after all: `\x` is an `x`, and what followed stands for itself.
+            // Not hexadecimal after all: `\x` is an `x`, and what follows stands for itself.
             (Self::DoubleHex, _) => add(out, b'x', Self::Double).after(byte, out),
             (Self::DoubleHexDigit(high), _) if byte.is_ascii_hexdigit() => {
                 add(out, hex(high) << 4 | hex(byte), Self::Double)
@@ -109,7 +108,7 @@ fn end(out: &mut impl FnMut(Piece), then: Place) -> Place {
     then
 }
 
-/// `isspace` of C; LF does not occur within a line.
+/// Returns whether this is C's `isspace`; LF does not occur within a line.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | 0x0b | 0x0c)
 }

@@ -1,9 +1,9 @@
-//! Numbers as Redis reads them in the protocol (`string2ll`), byte by byte: no sign but a `-`, no
-//! space, no leading zero, no overflow. Whoever is more lenient sees frames where Redis sees none.
+//! Numbers as Redis reads them in the protocol (`string2ll`), byte by byte: no sign but a `-`, no space, no leading
+//! zero, no overflow. A more lenient reader sees frames where Redis sees none.
 
 use super::LINE_BYTES;
 
-/// A number of which some bytes were read.
+/// A number that was read in part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Number {
     #[default]
@@ -68,7 +68,7 @@ impl Number {
         }
     }
 
-    /// The number that a whole string is.
+    /// Returns the number that a whole string is.
     pub(super) fn of(text: &[u8]) -> Option<i64> {
         let mut number = Self::default();
         text.iter().for_each(|&byte| number.push(byte));
@@ -76,22 +76,22 @@ impl Number {
     }
 }
 
-/// A `*<count>` or `$<length>` line of a request. It ends with the byte after the first CR,
-/// whatever that byte is: Redis does not look at it.
+/// A `*<count>` or `$<length>` line of a request. It ends with the byte after the first CR, whatever that byte is:
+/// Redis does not check it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CountLine {
-    /// The byte it begins with; CR where it is empty.
+    /// The first byte of the line; CR where the line is empty.
     pub(super) first: u8,
     bytes: u32,
     pub(super) number: Number,
     cr: bool,
 }
 
-/// What became of a line by one more byte.
+/// The state of a line after one more byte.
 pub(super) enum Line {
     More,
     Whole,
-    /// Redis finds no end in it, now or ever: too long, or a NUL, where its search ends.
+    /// Redis never finds its end: it is too long, or has a NUL, where Redis's search stops.
     Endless,
 }
 
@@ -115,10 +115,10 @@ impl CountLine {
     }
 }
 
-/// A whole line of this kind with a small number in the one form that everybody writes: its value, and
-/// the bytes of the line. None: it must be read byte by byte. (The byte after CR is not looked at.)
+/// Reads a whole line of this kind with a small number in its usual form. Returns the number, and the length of the
+/// line in bytes. None: the line must be read byte by byte. (The byte after CR is not checked.)
 pub(super) fn short_line(kind: u8, input: &[u8]) -> Option<(usize, usize)> {
-    /// So many digits are far from any bound on a frame.
+    /// A number of this many digits is far from any bound on a frame.
     const DIGITS: usize = 8;
     let digit = |byte: u8| usize::from(byte - b'0');
     match *input {

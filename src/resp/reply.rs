@@ -1,9 +1,9 @@
-//! Where the replies of Redis begin and end, in RESP2 and RESP3, and the little of them that the
-//! counting of replies needs.
+//! Where the replies of Redis begin and end, in RESP2 and RESP3, and the few facts about them that counting replies
+//! needs.
 //!
-//! There is no stack: one counter says how many elements are still to come. An aggregate is an
-//! element that brings others; an attribute (`|`) and, inside an aggregate, a push (`>`, Redis 6
-//! writes them there) bring theirs without being an element. So nesting costs nothing.
+//! There is no stack: one counter holds the number of elements still to come. An aggregate is an element that
+//! brings others; an attribute (`|`) and, inside an aggregate, a push (`>`, which Redis 6 writes there) bring
+//! theirs without being an element. So nesting costs nothing.
 
 use super::{
     ProtocolError,
@@ -11,13 +11,13 @@ use super::{
     number::{Number, short_line},
 };
 
-/// Longest text that is told, in bytes.
+/// Longest text that is reported, in bytes.
 pub const TEXT_BYTES: usize = 24;
 
-/// The bytes of a reply at the front of `input`, where it is whole, and a string, a number, a status or
-/// nil, in the form that Redis gives it: what nearly every reply is. None: [`ReplyScanner`] tells.
+/// Returns the length in bytes of the reply at the front of `input`, where it is whole and a string, a number, a
+/// status or nil in Redis's own form, as nearly every reply is. None: use [`ReplyScanner`].
 pub fn plain_reply(input: &[u8]) -> Option<usize> {
-    /// Longest line of such a reply that is looked for, in bytes.
+    /// Most bytes that are searched for the end of a line.
     const LINE: usize = 64;
     match input.first()? {
         b'+' | b':' => {
@@ -45,7 +45,7 @@ pub enum ReplyStep {
     End,
 }
 
-/// Reads the replies of one connection, one after the other. What it tells of a reply holds from
+/// The scanner of one connection's replies, one after the other. What it returns about a reply holds from
 /// [`ReplyStep::End`] until the next call of [`ReplyScanner::scan`].
 #[derive(Debug, Clone)]
 pub struct ReplyScanner {
@@ -56,7 +56,7 @@ pub struct ReplyScanner {
     reply: Reply,
 }
 
-/// What is known of the current reply.
+/// The facts about the current reply.
 #[derive(Debug, Clone)]
 struct Reply {
     kind: u8,
@@ -68,9 +68,9 @@ struct Reply {
     first: Captured<TEXT_BYTES>,
     third_kind: u8,
     third: Captured<TEXT_BYTES>,
-    /// The next item is the first element.
+    /// Whether the next item is the first element.
     at_first: bool,
-    /// Each element so far is an item, so that the counter tells which one is next.
+    /// Whether each element so far is a single item, so that the counter shows which one is next.
     flat: bool,
 }
 
@@ -80,22 +80,22 @@ enum Phase {
     Start,
     /// Before the first byte of an item.
     Item,
-    /// In the text of a line; after its CR.
+    /// In the text of a line, or after its CR.
     Line { part: Part, cr: bool },
-    /// In the `<length>` of an item; after its CR.
+    /// In the `<length>` of an item, or after its CR.
     Length {
         kind: u8,
         part: Part,
         number: Number,
         cr: bool,
     },
-    /// In a string of which `bytes` are to come.
+    /// In a string; `bytes` of it are to come.
     Bulk { part: Part, bytes: u64 },
     /// Before the CR or the LF after a string.
     AfterBulk { cr: bool },
 }
 
-/// Which part of the reply an item is.
+/// The part of the reply that an item is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
@@ -137,7 +137,7 @@ impl Reply {
 }
 
 impl ReplyScanner {
-    /// A scanner before the first reply of a connection.
+    /// Creates a scanner before the first reply of a connection.
     pub const fn new() -> Self {
         Self {
             phase: Phase::Start,
@@ -147,15 +147,15 @@ impl ReplyScanner {
         }
     }
 
-    /// Whether an array is to be opened: its `*<n>` line then counts as a reply of its own, and so
-    /// does each of its elements. To be set between two replies. The reply to `EXEC` can only be
-    /// read like this, since a `SUBSCRIBE` in it gives more elements than it announces.
+    /// Sets whether to open arrays: the `*<n>` line of an array then counts as a reply of its own, and so does each
+    /// of its elements. To be called between two replies. The reply to `EXEC` can only be read this way, since a
+    /// `SUBSCRIBE` in it gives more elements than it announces.
     pub fn open_arrays(&mut self, opens: bool) {
         self.opens = opens;
     }
 
-    /// Reads on. `input` holds what follows the bytes consumed so far; returns how many of them
-    /// were consumed now. Stops at the end of a reply.
+    /// Reads on. `input` holds the bytes that follow those consumed so far. Returns how many of them were consumed
+    /// now. Stops at the end of a reply.
     ///
     /// # Errors
     /// This is not the Redis protocol. Nothing can be read after that.
@@ -173,27 +173,27 @@ impl ReplyScanner {
         (at, Ok(ReplyStep::More))
     }
 
-    /// Whether the last reply has ended and no byte of the next one was consumed.
+    /// Returns whether the last reply has ended and no byte of the next one was consumed.
     pub fn between_replies(&self) -> bool {
         matches!(self.phase, Phase::Start)
     }
 
-    /// The byte that the reply began with, after its attributes.
+    /// Returns the byte that the reply began with, after its attributes.
     pub fn kind(&self) -> u8 {
         self.reply.kind
     }
 
-    /// The announced length of a string or an aggregate (of a map: its pairs); -1 for nil.
+    /// Returns the announced length of a string or an aggregate (of a map: its pairs); -1 for nil.
     pub fn length(&self) -> Option<i64> {
         self.reply.length
     }
 
-    /// Only the `*<n>` line of an array was read: [`ReplyScanner::open_arrays`].
+    /// Returns whether only the `*<n>` line of an array was read: see [`ReplyScanner::open_arrays`].
     pub fn is_opened(&self) -> bool {
         self.reply.opened
     }
 
-    /// The first element of an aggregate, where it is a string of at most [`TEXT_BYTES`].
+    /// Returns the first element of an aggregate, where it is a string of at most [`TEXT_BYTES`].
     pub fn first(&self) -> Option<&[u8]> {
         match self.reply.first_kind {
             b'$' | b'+' | b'=' => self.reply.first.whole(),
@@ -201,8 +201,8 @@ impl ReplyScanner {
         }
     }
 
-    /// The third of three elements, where it is an integer and none is an aggregate: how many
-    /// subscriptions there are after a `SUBSCRIBE` or `UNSUBSCRIBE` was confirmed.
+    /// Returns the third of three elements, where it is an integer and none is an aggregate: the number of
+    /// subscriptions after Redis confirmed a `SUBSCRIBE` or `UNSUBSCRIBE`.
     pub fn count(&self) -> Option<i64> {
         match self.reply.third_kind {
             b':' if self.reply.flat => Number::of(self.reply.third.whole()?),
@@ -210,12 +210,12 @@ impl ReplyScanner {
         }
     }
 
-    /// Whether the reply is an error.
+    /// Returns whether the reply is an error.
     pub fn is_error(&self) -> bool {
         matches!(self.reply.kind, b'-' | b'!')
     }
 
-    /// The text of a status (`+`) of at most [`TEXT_BYTES`].
+    /// Returns the text of a status (`+`) of at most [`TEXT_BYTES`].
     pub fn status(&self) -> Option<&[u8]> {
         if self.reply.kind == b'+' {
             self.reply.text.whole()
@@ -224,7 +224,7 @@ impl ReplyScanner {
         }
     }
 
-    /// The first word of an error (`NOPERM`), up to [`TEXT_BYTES`] of it.
+    /// Returns the first word of an error (`NOPERM`), up to [`TEXT_BYTES`] of it.
     pub fn error_code(&self) -> Option<&[u8]> {
         if !self.is_error() {
             return None;
@@ -236,12 +236,12 @@ impl ReplyScanner {
             .next()
     }
 
-    /// Whether the reply is nil, in any of its forms.
+    /// Returns whether the reply is nil, in any of its forms.
     pub fn is_nil(&self) -> bool {
         self.reply.kind == b'_' || self.reply.length == Some(-1)
     }
 
-    /// One piece of one phase. `input` is not empty.
+    /// Reads one piece of one phase. `input` is not empty.
     fn step(&mut self, input: &[u8]) -> Stepped {
         match self.phase {
             Phase::Start => {

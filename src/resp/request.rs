@@ -1,10 +1,10 @@
-//! Where the requests of a client begin and end, and what they are called.
+//! Where the requests of a client begin and end, and their names.
 //!
-//! Redis accepts more than the protocol says, and whoever reads a frame differently lets commands
-//! be smuggled past. So this follows Redis 7 (`networking.c`): the byte after a CR and the two
-//! bytes after a bulk are not looked at; `*0`, `*-1` and blank lines are no command and get no
-//! reply; anything that does not begin with `*` is an inline command up to its LF. Where Redis
-//! decides by how the bytes happen to arrive (lines beyond 64 KB, NULs in a line), this refuses.
+//! Redis accepts more than the protocol says, and a proxy that reads a frame differently lets clients smuggle
+//! commands past it. So this scanner follows Redis 7 (`networking.c`): it ignores the byte after a CR and the two
+//! bytes after a bulk; `*0`, `*-1` and blank lines are no command and get no reply; anything that does not begin
+//! with `*` is an inline command up to its LF. Where Redis's reading depends on how the bytes happen to arrive
+//! (lines beyond 64 KB, NULs in a line), this scanner refuses.
 
 use bytes::{Bytes, BytesMut};
 
@@ -15,10 +15,10 @@ use super::{
     number::{CountLine, Line, short_line},
 };
 
-/// Longest name of a command that is told, in bytes.
+/// Longest name of a command that is reported, in bytes.
 pub const NAME_BYTES: usize = 24;
 
-/// Longest argument that is told, in bytes.
+/// Longest argument that is reported, in bytes.
 pub const ARGUMENT_BYTES: usize = 32;
 
 /// How far a frame was read.
@@ -26,17 +26,17 @@ pub const ARGUMENT_BYTES: usize = 32;
 pub enum Step {
     /// Everything was consumed, and the frame goes on.
     More,
-    /// The name and the number of arguments are known. Told once for each command, before its end.
+    /// The name and the number of arguments are known. Reported once for each command, before its end.
     Named,
     /// The command ends here.
     End,
-    /// A frame without a command ends here: Redis does nothing and replies nothing.
+    /// A frame without a command ends here: Redis does nothing and does not reply.
     Blank,
 }
 
-/// The bytes of a command at the front of `input`, and its name as it was sent, where it is whole and in
-/// the form that every client library writes: what nearly every request is. None: [`RequestScanner`]
-/// tells.
+/// Returns the length in bytes of the command at the front of `input`, and its name as it was sent, where the
+/// command is whole and in the form that every client library writes, as nearly every request is. None: use
+/// [`RequestScanner`].
 pub fn plain_request(input: &[u8]) -> Option<(usize, &[u8])> {
     let (count, mut at) = short_line(b'*', input)?;
     if count == 0 || count as u64 > ARGUMENTS {
@@ -55,16 +55,16 @@ pub fn plain_request(input: &[u8]) -> Option<(usize, &[u8])> {
     (at <= input.len()).then_some((at, name))
 }
 
-/// Reads the requests of one client, one after the other.
+/// The scanner of one client's requests, one after the other.
 #[derive(Debug, Clone)]
 pub struct RequestScanner {
     phase: Phase,
     frame_bytes: u64,
-    /// Announced by the frame; in an inline command, ended so far.
+    /// Announced by the frame; in an inline command, the arguments that ended so far.
     arguments: u64,
     name: Captured<NAME_BYTES>,
     captured: [Captured<ARGUMENT_BYTES>; 2],
-    /// The frame is held to the bounds of who has not authenticated.
+    /// The bounds for unauthenticated clients apply to the frame.
     is_strangers: bool,
 }
 
@@ -72,19 +72,19 @@ pub struct RequestScanner {
 enum Phase {
     /// Before the first byte of a frame.
     Start,
-    /// Before that of a stranger's frame.
+    /// Before the first byte of an unauthenticated client's frame.
     StrangersStart,
     /// In the `*<count>` line.
     Count(CountLine),
     /// In a `$<length>` line. `left` counts the arguments to come, this one included.
     Length { left: u64, line: CountLine },
-    /// In an argument of which `bytes` are to come.
+    /// In an argument; `bytes` of it are to come.
     Bulk { left: u64, bytes: u64 },
-    /// In the bytes after an argument, of which `bytes` are to come.
+    /// In the bytes after an argument; `bytes` of them are to come.
     AfterBulk { left: u64, bytes: u64 },
     /// In an inline command.
     Inline(Splitter),
-    /// Before the LF of an inline command whose name was told.
+    /// Before the LF of an inline command whose name was reported.
     InlineEnd,
 }
 
@@ -97,7 +97,7 @@ impl Default for RequestScanner {
 }
 
 impl RequestScanner {
-    /// A scanner before the first frame of a connection.
+    /// Creates a scanner before the first frame of a connection.
     pub const fn new() -> Self {
         Self {
             phase: Phase::Start,
@@ -109,14 +109,14 @@ impl RequestScanner {
         }
     }
 
-    /// Between frames: the next one comes from somebody who has not authenticated, and is held to
-    /// [`STRANGERS_ARGUMENTS`] and [`STRANGERS_BULK_BYTES`].
+    /// Applies [`STRANGERS_ARGUMENTS`] and [`STRANGERS_BULK_BYTES`] to the next frame, which comes from an
+    /// unauthenticated client. To be called between frames.
     pub fn begin_strangers(&mut self) {
         self.phase = Phase::StrangersStart;
     }
 
-    /// Reads on. `input` holds what follows the bytes consumed so far; returns how many of them
-    /// were consumed now. Stops at every step but [`Step::More`].
+    /// Reads on. `input` holds the bytes that follow those consumed so far. Returns how many of them were consumed
+    /// now. Stops at every step but [`Step::More`].
     ///
     /// # Errors
     /// The client does not speak the protocol. Nothing can be read after that.
@@ -137,19 +137,19 @@ impl RequestScanner {
         (at, Ok(Step::More))
     }
 
-    /// The name of the command in upper case, from [`Step::Named`] on until the next frame. Empty
-    /// where it is longer than [`NAME_BYTES`].
+    /// Returns the name of the command in upper case, from [`Step::Named`] on until the next frame. Empty where the
+    /// name is longer than [`NAME_BYTES`].
     pub fn name(&self) -> &[u8] {
         self.name.whole().unwrap_or_default()
     }
 
-    /// The number of arguments, the name included, from [`Step::Named`] on.
+    /// Returns the number of arguments, the name included, from [`Step::Named`] on.
     pub fn argument_count(&self) -> u64 {
         self.arguments
     }
 
-    /// Argument 1 or 2, the name being argument 0, from [`Step::End`] on; before, as much of it as was read. None
-    /// where there is no such argument, or it is longer than [`ARGUMENT_BYTES`].
+    /// Returns argument 1 or 2, the name being argument 0, from [`Step::End`] on; before, as much of it as was
+    /// read. None where there is no such argument, or it is longer than [`ARGUMENT_BYTES`].
     pub fn argument(&self, index: usize) -> Option<&[u8]> {
         if index as u64 >= self.arguments {
             return None;
@@ -157,7 +157,7 @@ impl RequestScanner {
         self.captured.get(index.checked_sub(1)?)?.whole()
     }
 
-    /// The same, or its first [`ARGUMENT_BYTES`] where it is longer.
+    /// Returns the same argument, or its first [`ARGUMENT_BYTES`] where it is longer.
     pub fn argument_beginning(&self, index: usize) -> Option<&[u8]> {
         if index as u64 >= self.arguments {
             return None;
@@ -165,23 +165,23 @@ impl RequestScanner {
         Some(self.captured.get(index.checked_sub(1)?)?.beginning())
     }
 
-    /// The bytes of the current frame consumed so far; after its end, all of it.
+    /// Returns the bytes of the current frame consumed so far; after its end, all of it.
     pub fn frame_bytes(&self) -> u64 {
         self.frame_bytes
     }
 
-    /// Whether the last frame has ended and no byte of the next one was consumed.
+    /// Returns whether the last frame has ended and no byte of the next one was consumed.
     pub fn between_frames(&self) -> bool {
         matches!(self.phase, Phase::Start | Phase::StrangersStart)
     }
 
-    /// Whether a line is being read, in Redis's inline form: at most [`LINE_BYTES`], of which the name shows at
+    /// Returns whether a line in Redis's inline form is being read: at most [`LINE_BYTES`], with its name known at
     /// the end.
     pub fn is_inline(&self) -> bool {
         matches!(self.phase, Phase::Inline(_) | Phase::InlineEnd)
     }
 
-    /// One piece of one phase. `input` is not empty.
+    /// Reads one piece of one phase. `input` is not empty.
     fn step(&mut self, input: &[u8]) -> Stepped {
         match self.phase {
             Phase::Start => {
@@ -219,8 +219,8 @@ impl RequestScanner {
         }
     }
 
-    /// The beginning of nearly every frame: `*<count>`, `$<length>` and the name, all there. Returns the
-    /// bytes consumed. None, and nothing is consumed, where it must be read byte by byte.
+    /// Reads the beginning of nearly every frame: `*<count>`, `$<length>` and the name, all there. Returns the
+    /// bytes consumed. None: nothing was consumed, and the frame must be read byte by byte.
     fn whole_name(&mut self, input: &[u8]) -> Option<usize> {
         let (count, count_line) = short_line(b'*', input)?;
         let (length, length_line) = short_line(b'$', &input[count_line..])?;
@@ -238,7 +238,7 @@ impl RequestScanner {
         Some(begins + length)
     }
 
-    /// The end of an argument, two bytes at least, and as many of those that follow as are there whole.
+    /// Reads the end of an argument, at least two bytes, and as many of the following arguments as are there whole.
     fn whole_arguments(&mut self, mut left: u64, input: &[u8]) -> (usize, Step) {
         let mut at = 0;
         while left > 1 && input.len() - at >= 2 {
@@ -365,7 +365,7 @@ impl RequestScanner {
                         self.phase = Phase::Start;
                         return Ok((at + 1, Step::Blank));
                     }
-                    // The LF is left, so that the end of the frame is a step of its own.
+                    // The LF stays, so that the end of the frame is a step of its own.
                     self.phase = Phase::InlineEnd;
                     return Ok((at, self.named()?));
                 }
@@ -397,7 +397,7 @@ impl RequestScanner {
     }
 
     fn named(&mut self) -> Result<Step, ProtocolError> {
-        // A NUL further behind cannot make it equal to a name that matters here.
+        // A NUL further back cannot make it equal to a name that matters here.
         if self.name.beginning().contains(&0) {
             return Err(ProtocolError::NulInName);
         }
@@ -406,7 +406,7 @@ impl RequestScanner {
     }
 }
 
-/// The number of arguments that a whole `*<count>` line announces.
+/// Returns the number of arguments that a whole `*<count>` line announces.
 fn argument_count(line: &CountLine) -> Result<u64, ProtocolError> {
     match line.number.value() {
         Some(count) if count <= ARGUMENTS as i64 => Ok(count.max(0) as u64),
@@ -414,7 +414,7 @@ fn argument_count(line: &CountLine) -> Result<u64, ProtocolError> {
     }
 }
 
-/// The length that a whole `$<length>` line announces.
+/// Returns the length that a whole `$<length>` line announces.
 fn bulk_length(line: &CountLine) -> Result<u64, ProtocolError> {
     if line.first != b'$' {
         return Err(ProtocolError::ExpectedBulk(line.first));
@@ -425,8 +425,8 @@ fn bulk_length(line: &CountLine) -> Result<u64, ProtocolError> {
     }
 }
 
-/// The arguments of one whole frame, the name first; none where it is blank. Decides as
-/// [`RequestScanner`] does. The arguments of a multibulk frame share its memory.
+/// Returns the arguments of one whole frame, the name first; none where it is blank. Decides as [`RequestScanner`]
+/// does. The arguments of a multibulk frame share its memory.
 ///
 /// # Errors
 /// The frame is not of the protocol, is not exactly one, or has more than `most` arguments.
@@ -467,7 +467,7 @@ fn multibulk_arguments(frame: &Bytes, most: usize) -> Result<Vec<Bytes>, Protoco
     }
 }
 
-/// The line that begins at `at`, and where what follows it begins.
+/// Reads the line that begins at `at`. Returns it, and where the bytes after it begin.
 fn count_line(
     frame: &[u8],
     at: usize,

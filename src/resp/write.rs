@@ -1,10 +1,10 @@
-//! Writes replies, each in the form that the client's protocol has for it.
+//! Writes replies, each in the form that the client's protocol version has for it.
 
 use bytes::{BufMut, BytesMut};
 
 use super::Protocol;
 
-/// Appends replies to a buffer. Aggregates are written as a header, followed by their elements.
+/// A writer that appends replies to a buffer. An aggregate is a header, followed by its elements.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut BytesMut,
@@ -12,27 +12,27 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer to the end of `out`.
+    /// Creates a writer to the end of `out`.
     pub fn new(out: &'a mut BytesMut, protocol: Protocol) -> Self {
         Self { out, protocol }
     }
 
-    /// A status, as `OK`. CR and LF in it become spaces.
+    /// Writes a status, as `OK`. CR and LF in it become spaces.
     pub fn status(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error; `text` begins with its code, without the `-`. CR and LF in it become spaces.
+    /// Writes an error; `text` begins with its code, without the `-`. CR and LF in it become spaces.
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         self.line(b'-', text.as_ref());
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn integer(&mut self, value: i64) {
         self.number(b':', value);
     }
 
-    /// A string of any bytes.
+    /// Writes a string of any bytes.
     pub fn bulk(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
         self.header(b'$', bytes.len());
@@ -40,7 +40,7 @@ impl<'a> Writer<'a> {
         self.out.put_slice(b"\r\n");
     }
 
-    /// A text to be shown as it is (RESP2: a string).
+    /// Writes a text to be shown as it is (RESP2: a string).
     pub fn verbatim(&mut self, text: &str) {
         if self.protocol == Protocol::Resp2 {
             return self.bulk(text);
@@ -51,7 +51,7 @@ impl<'a> Writer<'a> {
         self.out.put_slice(b"\r\n");
     }
 
-    /// Nil in the place of a string.
+    /// Writes nil in the place of a string.
     pub fn null(&mut self) {
         self.out.put_slice(match self.protocol {
             Protocol::Resp2 => b"$-1\r\n",
@@ -59,7 +59,7 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// Nil in the place of an array.
+    /// Writes nil in the place of an array.
     pub fn null_array(&mut self) {
         self.out.put_slice(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",
@@ -67,7 +67,7 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// True or false (RESP2: 1 or 0).
+    /// Writes true or false (RESP2: 1 or 0).
     pub fn boolean(&mut self, value: bool) {
         self.out.put_slice(match (self.protocol, value) {
             (Protocol::Resp2, true) => b":1\r\n",
@@ -77,12 +77,12 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// The header of an array of `elements`.
+    /// Writes the header of an array of `elements`.
     pub fn array(&mut self, elements: usize) {
         self.header(b'*', elements);
     }
 
-    /// The header of a map of `pairs` (RESP2: an array of twice as many elements).
+    /// Writes the header of a map of `pairs` (RESP2: an array of twice as many elements).
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.header(b'*', pairs * 2),
@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The header of a set of `elements` (RESP2: an array).
+    /// Writes the header of a set of `elements` (RESP2: an array).
     pub fn set(&mut self, elements: usize) {
         match self.protocol {
             Protocol::Resp2 => self.header(b'*', elements),
@@ -98,7 +98,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The header of a push of `elements` (RESP2: an array, as messages are there).
+    /// Writes the header of a push of `elements` (RESP2: an array, as its messages are).
     pub fn push(&mut self, elements: usize) {
         match self.protocol {
             Protocol::Resp2 => self.header(b'*', elements),

@@ -1,10 +1,9 @@
-//! Protected mode, as Redis has it: where nobody asks clients for a password, only those of this machine
-//! are served. To the Redis behind every client of a proxy looks local, so its own protected mode
-//! protects nobody here.
+//! Protected mode, as in Redis: where no password is required, only clients on this machine are served. To the
+//! Redis behind a proxy every client looks local, so Redis's own protected mode protects nothing here.
 //!
-//! What counts: a password of this gate (`[auth]`), certificates that clients have to show, or that Redis
-//! itself asks for a password. The last one only Redis can tell, and it may change, so it is asked, as a
-//! client would ask, when somebody comes from elsewhere.
+//! Clients from other machines need one of three things: a password of this instance (`[auth]`), certificates that
+//! clients have to show, or a password that Redis itself requires. Only Redis knows the last one, and it may
+//! change. So this instance probes Redis as a client would, whenever a client connects from another machine.
 
 use std::{
     borrow::Cow,
@@ -20,21 +19,21 @@ use crate::{
     store::Admission,
 };
 
-/// Whether clients from elsewhere are served.
+/// Protected mode, and whether the log has its warning.
 #[derive(Default)]
 pub(super) struct ProtectedMode {
     told: AtomicBool,
 }
 
 impl ProtectedMode {
-    /// Somebody who is not on this machine comes, and has shown a certificate or not: the error to refuse
-    /// it with, without the leading `-`.
+    /// Decides about a client on another machine, which `has_shown` a certificate or not. Returns the error that
+    /// refuses it, without the leading `-`; None: the client is served.
     pub(super) async fn refuses(&self, shared: &Shared, has_shown: bool) -> Option<Vec<u8>> {
         if !shared.protected_mode || shared.guard.is_some() || has_shown {
             return None;
         }
         let refusal = match shared.gate.admits(None, Some(shared.timeout)).await {
-            // It asks for a password.
+            // Redis requires a password.
             Admission::Refused(_) => return None,
             Admission::Welcome(_) => Cow::Borrowed(DENIED.as_bytes()),
             Admission::Unanswered(Some(trouble)) => Cow::Owned(trouble.to_vec()),

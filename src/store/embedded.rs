@@ -1,8 +1,8 @@
-//! Locks in the memory of this process: the same questions, answered from a map.
+//! Locks in the memory of this process: a map that serves the same requests as Redis.
 //!
-//! A lock is a token and a deadline. From its deadline on it is gone for every question; the
-//! sweeper, one task with the deadlines in order, removes it then even if nobody ever asks, and
-//! tells the listener. Nothing else is told: whoever changes a lock here is told by its answer.
+//! A lock is a token and a deadline. From its deadline on, every request finds the lock free. The sweeper, one
+//! task with the deadlines in order, then removes it and notifies the listener, even without a request. The
+//! listener receives nothing else: the party that changes a lock here learns the result from its reply.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,14 +22,13 @@ use crate::{
 /// The one "connection" to the memory of this process.
 const LINK: LinkId = LinkId(0);
 
-/// How long the sweeper sleeps at most. Its timer stands still while the machine is suspended; the
-/// deadlines do not.
+/// Longest sleep of the sweeper. Its timer stops while the machine is suspended; the deadlines do not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Locks removed under one hold of the mutex.
+/// Most locks removed under one hold of the mutex.
 const SWEPT_AT_A_TIME: usize = 1_000;
 
-/// Locks in the memory of this process.
+/// The store of locks in the memory of this process.
 pub struct EmbeddedStore {
     shelf: Arc<Shelf>,
     sweeper: Arc<OnceLock<Task>>,
@@ -38,9 +37,9 @@ pub struct EmbeddedStore {
 struct Shelf {
     locks: Mutex<Locks>,
     listener: OnceLock<Arc<dyn Listener>>,
-    /// A lock expires earlier than those before it.
+    /// Wakes the sweeper: a lock now expires before all others.
     sooner: Notify,
-    /// The gate's time at the start, and the milliseconds since 1970 then.
+    /// The process clock at the start, and the milliseconds since 1970 at that moment.
     epoch: (Time, u64),
 }
 
@@ -48,7 +47,7 @@ struct Shelf {
 struct Locks {
     held: HashMap<LockName, Held>,
     deadlines: BTreeSet<(u64, LockName)>,
-    /// The largest fence so far. One for all locks does for each.
+    /// The largest fence so far. One counter serves all locks.
     fence: u64,
 }
 
@@ -58,7 +57,7 @@ struct Held {
 }
 
 impl EmbeddedStore {
-    /// A store without locks.
+    /// Creates a store without locks.
     pub fn new() -> Self {
         let since_1970 = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -79,7 +78,7 @@ impl EmbeddedStore {
         }
     }
 
-    /// How many locks are in memory, those that expired and were not swept yet included.
+    /// Returns the number of locks in memory, including expired locks that are not swept yet.
     pub fn size(&self) -> usize {
         self.shelf.locks().held.len()
     }
@@ -93,7 +92,7 @@ impl Default for EmbeddedStore {
 
 impl Store for EmbeddedStore {
     fn listen(&self, listener: Arc<dyn Listener>) {
-        // Called once; a second listener would be a mistake of ours and hears nothing.
+        // The gate calls this once. A second listener would be a bug, and receives nothing.
         let _ = self.shelf.listener.set(listener);
     }
 
@@ -103,7 +102,7 @@ impl Store for EmbeddedStore {
         Box::pin(async move {
             sweeper.get_or_init(|| Task::spawn(sweep(Arc::clone(&shelf))));
             let outcome = shelf.answer(&name, &question);
-            // As in Redis, a lock that was released is not read again.
+            // As in Redis: a release does not read the lock again.
             let read = !matches!(
                 (&question, &outcome),
                 (Question::Release { .. }, Outcome::Free)
@@ -139,11 +138,11 @@ impl Store for EmbeddedStore {
 
 impl Shelf {
     fn locks(&self) -> MutexGuard<'_, Locks> {
-        // Nothing that is done under the lock can panic half way.
+        // No code panics half-way while it holds the lock.
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Milliseconds since 1970, by a clock that does not jump.
+    /// Returns the milliseconds since 1970, by a clock that does not jump.
     fn now(&self) -> u64 {
         let (start, start_ms) = self.epoch;
         start_ms + clock::now().millis_since(start)
@@ -166,7 +165,7 @@ impl Locks {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// The lock, unless it is free or expired.
+    /// Returns the lock, unless it is free or expired.
     fn find(&self, name: &LockName, now: u64) -> Option<&Held> {
         self.held.get(name).filter(|held| held.deadline > now)
     }
@@ -252,7 +251,7 @@ impl Locks {
                 holder: None,
                 ttl_ms: None,
             },
-            // The memory of this process forgets nothing before the process ends.
+            // This store loses no data while the process lives, so `Restore` has nothing to write back.
             (_, Some((holder, at))) => Outcome::Held {
                 holder: Some(holder),
                 ttl_ms: Some(at - now),
@@ -280,7 +279,7 @@ impl Locks {
         );
         self.deadlines.insert((deadline, name.clone()));
         if fence {
-            // As in Redis, so that it also rises over a restart.
+            // As in Redis: fences also rise across a restart.
             self.fence = (self.fence + 1).max(now.saturating_mul(1_000));
         }
         Outcome::Granted {
@@ -296,7 +295,7 @@ impl Locks {
         }
     }
 
-    /// Removes some of what expired.
+    /// Removes expired locks, at most [`SWEPT_AT_A_TIME`].
     fn remove_expired(&mut self, now: u64) -> Vec<LockName> {
         let mut gone = Vec::new();
         while gone.len() < SWEPT_AT_A_TIME && self.first_deadline().is_some_and(|at| at <= now) {
@@ -309,10 +308,10 @@ impl Locks {
     }
 }
 
-/// When a lease ends that began anew: not within 3 ms of when it would have, so that whoever knew
-/// the old deadline can tell that it is not the one any more. Nor may a third lease in the same
-/// moment end where the first did, so only a lease that is shorter by more than the 100 ms that
-/// this can add up to moves the deadline back.
+/// Returns the deadline of a renewed lease. It is at least 3 ms from the old one, so a client that knows the
+/// old deadline can tell the two apart. A third lease in the same moment must not end where the first did
+/// either. These shifts can add up to 100 ms, so the deadline only moves back if the new lease ends at least
+/// 100 ms earlier.
 fn lease_anew(before: u64, after: u64) -> u64 {
     let too_close = after < before.saturating_add(3) && after > before.saturating_sub(100);
     if too_close {
@@ -322,7 +321,7 @@ fn lease_anew(before: u64, after: u64) -> u64 {
     }
 }
 
-/// Removes what expires, when it expires.
+/// Removes each lock when it expires.
 async fn sweep(shelf: Arc<Shelf>) {
     loop {
         let now = shelf.now();
@@ -337,7 +336,7 @@ async fn sweep(shelf: Arc<Shelf>) {
             Some(at) if at <= now => tokio::task::yield_now().await,
             Some(at) => {
                 let sleep = Duration::from_millis(at - now).min(LONGEST_SLEEP);
-                // Woken early or not: look again.
+                // A notification or the timeout: check again either way.
                 let _ = tokio::time::timeout(sleep, shelf.sooner.notified()).await;
             }
             None => shelf.sooner.notified().await,
@@ -372,7 +371,7 @@ mod tests {
         }
     }
 
-    /// The sweeper may be late; the questions are not.
+    /// The sweeper may be late; replies are exact.
     #[test]
     fn from_its_deadline_on_a_lock_is_free_to_every_question() {
         let name = LockName {
@@ -427,7 +426,7 @@ mod tests {
         }
     }
 
-    /// Whatever became of the locks, no trace of them stays.
+    /// Locks leave no trace, however they ended.
     #[test]
     fn nothing_is_left_of_locks_that_ended() {
         let mut locks = Locks::default();

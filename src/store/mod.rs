@@ -1,5 +1,5 @@
-//! Where locks live. A store answers one [`Question`] about one lock in one atomic step, and tells
-//! its [`Listener`] when somebody else changes a lock that was read.
+//! The storage of locks. A [`Store`] answers each [`Question`] about one lock in one atomic step. It notifies
+//! its [`Listener`] when another party changes a lock that was read.
 //!
 //! - [`redis`]: a Redis (or Valkey) node, over one shared connection per user and database.
 //! - [`embedded`]: the memory of this process.
@@ -18,77 +18,77 @@ pub mod embedded;
 pub mod redis;
 mod task;
 
-/// The name of a lock: the database it is in, and its key there without the configured prefix.
+/// The name of a lock: its database, and its key there without the configured prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName {
-    /// The number of the database.
+    /// The database's number.
     pub database: u32,
-    /// The name as clients give it.
+    /// The name as clients send it.
     pub key: Bytes,
 }
 
-/// What a store says of a lock without touching it.
+/// The state of a lock, read without changing it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
-    /// Somebody holds it.
+    /// The lock is held.
     pub held: bool,
-    /// As `PTTL`: milliseconds to its expiry, -1 without one, -2 where nobody holds it.
+    /// Milliseconds until expiry, as `PTTL` returns them: -1 without an expiry, -2 if the lock is free.
     pub ttl_ms: i64,
 }
 
-/// The user on whose behalf a client may take locks.
+/// The store's verdict on a client: the user on whose behalf it may take locks, or none.
 #[derive(Debug, Clone)]
 pub enum Admission {
-    /// As this user.
+    /// Admitted as this user.
     Welcome(Arc<User>),
-    /// Not without a password, or not with this one: the store's own error, without the leading `-`.
+    /// Rejected, without a password or with a wrong one: the store's own error, without the leading `-`.
     Refused(Bytes),
-    /// The store does not say; why, where that is known.
+    /// The store did not reply; the reason, where it is known.
     Unanswered(Option<Bytes>),
 }
 
-/// What locks need of the store though nobody asks it anything now.
+/// The users and connections that locks depend on while no request is in flight.
 #[derive(Debug, Default)]
 pub struct Needed {
-    /// Users with leases or requests, by database.
+    /// Users with leases or requests, with the database.
     pub users: HashSet<(UserId, u32)>,
-    /// Connections that are to tell of changes.
+    /// Connections on which locks expect pushes.
     pub links: HashSet<LinkId>,
 }
 
-/// A future that owns what it needs.
+/// A boxed future that borrows nothing.
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Where locks live.
+/// The storage of locks.
 pub trait Store: Send + Sync + 'static {
-    /// Whom to tell when somebody else changes a lock. Called once, before any question.
+    /// Sets the listener to notify when another party changes a lock. Called once, before any request.
     fn listen(&self, listener: Arc<dyn Listener>);
 
-    /// Sees whether it can be reached, so that trouble is in the log before the first client comes.
-    /// Call it within a runtime.
+    /// Tests the connection, so that a problem is in the log before the first client connects. Must be called
+    /// within a runtime.
     fn connect(&self) {}
 
-    /// Asks one question. Waits for a connection where there is none, but no longer than `within`, nor for one that
-    /// has been gone for long: such a question is not sent ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)). An
-    /// answer that is lost with its connection is [`Outcome::Unknown`](crate::lock::Outcome::Unknown). The future may
-    /// be dropped; the question is then asked or not.
+    /// Sends one request. Without a connection, the request waits up to `within`, but not for a connection that
+    /// has been down for long: then it is not sent ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)). If the
+    /// connection breaks before the reply, the outcome is [`Outcome::Unknown`](crate::lock::Outcome::Unknown).
+    /// The caller may drop the future; the request may then be sent or not.
     fn ask(&self, name: &LockName, question: &Question, within: Duration) -> Later<Answer>;
 
-    /// Why the store does not answer, where it knows: an error's text, without the leading `-`.
+    /// Returns why the store does not reply, where it knows: an error's text, without the leading `-`.
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
         let _ = (name, user);
         None
     }
 
-    /// The name is that of a key which the store needs for itself.
+    /// Returns whether the store uses this key for itself.
     fn is_reserved(&self, name: &LockName) -> bool {
         let _ = name;
         false
     }
 
-    /// Verifies the credentials that a client gave, or asks whether it may do anything without any. Neither the
-    /// client's word counts, nor a reply on its own connection. Waits for an answer no longer than
-    /// `patience`; for ever without.
+    /// Verifies a client's credentials, or checks what Redis allows without any. The store checks with Redis
+    /// itself: neither the client's claim counts, nor a reply on the client's own connection. Waits for a reply
+    /// up to `patience`, or for ever without one.
     fn admits(
         &self,
         credentials: Option<Credentials>,
@@ -99,7 +99,7 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Admission::Welcome(anonymous)))
     }
 
-    /// Whether the user may see the names of all there is in the database.
+    /// Checks whether the user may list all names in the database.
     ///
     /// # Errors
     /// As [`Store::look`].
@@ -108,53 +108,53 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Whether a client who came now would be served, as far as it is for the store.
+    /// Checks whether the store would serve a new client.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// The reason, in one line.
     fn is_ready(&self) -> Later<Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// How often [`Store::close_unused`] is to be called. None: never.
+    /// Returns the interval at which to call [`Store::close_unused`]. None: never.
     fn closes_unused_every(&self) -> Option<Duration> {
         None
     }
 
-    /// Closes the connections that nobody used for a while, and that no lock needs. What locks need is
-    /// asked only where there is such a connection: it takes a look at every lock.
+    /// Closes the connections that have been idle for a while and that no lock needs. Calls `needed` only if
+    /// such a connection exists, because it visits every lock.
     fn close_unused(&self, needed: &dyn Fn() -> Needed) {
         let _ = needed;
     }
 
-    /// What is measured of it, where it is a Redis.
+    /// Returns the upstream metrics, if the store is a Redis.
     fn metrics(&self) -> Option<&UpstreamMetrics> {
         None
     }
 
-    /// Looks at a lock without touching it.
+    /// Reads the state of a lock without changing it.
     ///
     /// # Errors
     /// The store's own error, without the leading `-`, or `UPSTREAM` and the reason.
     fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>>;
 }
 
-/// Who is told of changes. The methods do not block.
+/// The receiver of a store's notifications. The methods do not block.
 pub trait Listener: Send + Sync + 'static {
-    /// Somebody else changed this lock, or may have.
+    /// Another party changed this lock, or may have.
     fn changed(&self, link: LinkId, name: &LockName);
 
-    /// The user has a connection in this database, after questions of it were not sent for want of one
+    /// The user has a connection in this database again, after the store did not send some of its requests
     /// ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)).
     fn linked(&self, user: UserId, database: u32) {
         let _ = (user, database);
     }
 
-    /// Any lock that was read on this connection may have changed: everything was flushed, or the
-    /// connection broke and what it had to tell is lost.
+    /// Any lock that was read on this connection may have changed: Redis flushed all data, or the connection
+    /// broke and its pending pushes are lost.
     fn deaf(&self, link: LinkId);
 
-    /// A question was refused, since as many connections are in use as may be.
+    /// The store refused a request because the limit on shared connections is reached.
     fn refused_connection(&self) {}
 
     /// What is left to do to make a loss of data good, and only for want of time: it gets smaller with each lock.
@@ -163,13 +163,13 @@ pub trait Listener: Send + Sync + 'static {
         0
     }
 
-    /// A loss of data has to be noticed soon: a client counts on a lease of this instance, or it remembers
-    /// dead tokens that could be back.
+    /// Returns whether this instance must notice a loss of data soon: one of its clients relies on a lease, or
+    /// it remembers dead tokens that could be back.
     fn has_stake(&self) -> bool {
         false
     }
 
-    /// The store lost data, and the grace goes on for so long. Returns when every queue has heard of it;
-    /// nothing is answered before.
+    /// The store lost data, and the grace lasts this long. Returns when every queue has been notified; the
+    /// store delivers no reply before that.
     fn forgot(&self, grace: Duration) -> Later<()>;
 }

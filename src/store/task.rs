@@ -1,4 +1,4 @@
-//! A task that ends with its owner.
+//! Tasks that end with their owner.
 
 use std::{
     future::Future,
@@ -8,22 +8,22 @@ use std::{
 
 use tokio::task::{JoinError, JoinHandle};
 
-/// A spawned task; dropping this aborts it. As a future it is the task's end.
+/// A spawned task. Dropping it aborts the task; awaiting it waits for the task's end.
 #[derive(Debug)]
 pub(crate) struct Task(JoinHandle<()>);
 
 impl Task {
-    /// Spawns a task; call it within a runtime.
+    /// Spawns a task. Must be called within a runtime.
     pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(work))
     }
 
-    /// Ends the task, and returns when everything that it owned is dropped.
+    /// Aborts the task, and returns when everything that it owned is dropped.
     pub(crate) async fn end(mut self) {
         self.0.abort();
-        // Its end may have been awaited before, and may not be twice.
+        // A finished `JoinHandle` must not be polled again.
         if !self.0.is_finished() {
-            // Cancelled, done or panicked: over in any case.
+            // Cancelled, completed or panicked: the task has ended either way.
             let _ = (&mut self.0).await;
         }
     }

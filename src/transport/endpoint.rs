@@ -1,4 +1,4 @@
-//! Where Redis is, and how a connection to it is opened.
+//! The address of Redis, and how a connection to it is opened.
 
 use std::{
     fmt, io,
@@ -17,36 +17,36 @@ use tokio::{
 use super::{stream::Stream, tls::TlsClient};
 use crate::limits::LOOKUPS;
 
-/// How long to wait before a Unix socket is tried again whose queue of connections is full: there the
-/// system says so at once, where with TCP it tries again by itself.
+/// Pause before another attempt at a Unix socket with a full backlog. There the system fails at once, whereas with
+/// TCP it retries by itself.
 const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
-/// The place of a server.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// On the network.
+    /// A TCP address.
     Tcp {
-        /// A name, resolved anew for each connection, or an address (version 6 without brackets).
+        /// A host name, resolved anew for each connection, or an IP address (IPv6 without brackets).
         host: String,
         /// The port.
         port: u16,
     },
-    /// A socket in the file system.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// How a server is reached.
+/// A server, and how it is reached.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     place: Place,
     tls: Option<Arc<TlsClient>>,
-    /// The rights to look its name up. Each takes a thread, which cannot be told to stop: name servers that are
-    /// silent keep it for ten seconds and more, whoever still waits for it.
+    /// Permits for name lookups. Each lookup takes a thread that cannot be stopped: silent name servers keep it for
+    /// ten seconds and more, even after its caller has gone.
     lookups: Arc<Semaphore>,
 }
 
 impl Endpoint {
-    /// A server there, which speaks TLS or does not. Its name is looked up by [`LOOKUPS`] threads at most.
+    /// Creates an endpoint, with TLS or without. At most [`LOOKUPS`] threads look up its name.
     pub fn new(place: Place, tls: Option<Arc<TlsClient>>) -> Self {
         Self {
             place,
@@ -55,11 +55,11 @@ impl Endpoint {
         }
     }
 
-    /// Opens a socket to the first address of the host that takes it. A silent address has no more
-    /// than its share of `within`.
+    /// Connects to the first address of the host that accepts. A silent address gets no more than its share of
+    /// `within`.
     ///
     /// # Errors
-    /// What the system says of the last one tried.
+    /// The system's error for the last address tried.
     pub async fn reach(&self, within: Duration) -> io::Result<Stream> {
         let (host, port) = match &self.place {
             Place::Tcp { host, port } => (host.as_str(), *port),
@@ -90,7 +90,7 @@ impl Endpoint {
         Err(why)
     }
 
-    /// The addresses of a host. Where nobody waits for them any more its thread goes on, and so does its right to one.
+    /// Looks up the addresses of a host. If the caller goes away, the thread goes on and keeps its permit.
     async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
@@ -106,10 +106,10 @@ impl Endpoint {
         looked_up.await.map_err(io::Error::other)?
     }
 
-    /// Makes of that socket the connection that the server expects; the caller bounds its time.
+    /// Turns the socket into the connection that the server expects; the caller bounds the time.
     ///
     /// # Errors
-    /// The handshake of TLS fails.
+    /// The TLS handshake fails.
     pub async fn secure(&self, stream: Stream) -> io::Result<Stream> {
         match (&self.tls, stream) {
             (Some(tls), Stream::Tcp(stream)) => tls.connect(stream).await,

@@ -1,8 +1,8 @@
-//! Where clients come in: an address, or a socket in the file system.
+//! Listeners for clients: an address, or a Unix socket.
 //!
-//! The file of a Unix socket outlives whoever listens on it, so one that is there already is taken away,
-//! as Redis does; but only if it is a socket. Its mode is set before anybody can connect. At the end it is
-//! taken away, unless somebody else's has taken its place meanwhile.
+//! The file of a Unix socket outlives its listener, so a new listener removes an existing file, as Redis does, but
+//! only if it is a socket. The file gets its mode before any client can connect. At the end the listener removes
+//! its file, unless another process has replaced it meanwhile.
 
 use std::{
     fmt, fs, io,
@@ -18,10 +18,10 @@ use tokio::net::{TcpListener, UnixListener, UnixSocket};
 use super::{stream::Stream, tls::TlsServer};
 use crate::host::Sockets;
 
-/// Connections that the system keeps until they are accepted, as `TcpListener::bind` has it.
+/// Connections that the system queues until they are accepted, as many as with `TcpListener::bind`.
 const BACKLOG: u32 = 1_024;
 
-/// Where clients come in.
+/// A listener for clients.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -33,25 +33,26 @@ enum Socket {
     Tcp(TcpListener),
     Unix {
         path: Arc<Path>,
-        /// Where it is ours. It goes before the socket: as long as that is open, no other file has its number.
+        /// The file, where this listener created it. Dropped before the socket: while that is open, no other file
+        /// gets the same number.
         _file: Option<SocketFile>,
         listener: UnixListener,
     },
 }
 
-/// A client that came in.
+/// An accepted client.
 #[derive(Debug)]
 pub struct Accepted {
     /// Its connection, before any handshake.
     pub stream: Stream,
-    /// What it has a handshake with.
+    /// TLS for its handshake, where its listener has TLS.
     pub tls: Option<Arc<TlsServer>>,
-    /// From where.
+    /// The origin of the client.
     pub peer: Peer,
 }
 
 impl Accepted {
-    /// The connection, once its handshake is done.
+    /// Performs the handshake, where there is one, and returns the connection.
     ///
     /// # Errors
     /// The handshake fails, or takes too long.
@@ -63,12 +64,12 @@ impl Accepted {
     }
 }
 
-/// From where a client comes.
+/// The origin of a client.
 #[derive(Debug, Clone)]
 pub enum Peer {
     /// The address and port of its end.
     Tcp(SocketAddr),
-    /// The socket in the file system that it connected to: its own end has no name.
+    /// The Unix socket that the client connected to: its own end has no name.
     Unix(Arc<Path>),
 }
 
@@ -76,24 +77,24 @@ pub enum Peer {
 #[derive(Debug)]
 struct SocketFile {
     path: Arc<Path>,
-    /// Device and number of the file, by which it is known again.
+    /// Device and number of the file, which identify it.
     id: (u64, u64),
 }
 
 impl Listener {
-    /// Listens on this address, for TLS or without; port 0 takes a free one.
+    /// Listens on this address, with TLS or without; port 0 takes a free one.
     ///
     /// # Errors
-    /// The system does not allow it.
+    /// The system refuses it.
     pub async fn tcp(address: SocketAddr, tls: Option<Arc<TlsServer>>) -> io::Result<Self> {
         let socket = Socket::Tcp(TcpListener::bind(address).await?);
         Ok(Self { socket, tls })
     }
 
-    /// Listens on a socket in the file system, of this mode.
+    /// Listens on a Unix socket with this mode.
     ///
     /// # Errors
-    /// The system does not allow it, or something else has that name.
+    /// The system refuses it, or another kind of file has that name.
     pub fn unix(path: PathBuf, mode: u32) -> io::Result<Self> {
         if Self::check_path(&path)? {
             fs::remove_file(&path)?;
@@ -105,7 +106,7 @@ impl Listener {
             path: path.into(),
             id: (made.dev(), made.ino()),
         };
-        // Nobody can connect before somebody listens.
+        // Clients can connect only after `listen`, below.
         fs::set_permissions(&file.path, fs::Permissions::from_mode(mode))?;
         let socket = Socket::Unix {
             path: Arc::clone(&file.path),
@@ -115,10 +116,10 @@ impl Listener {
         Ok(Self { socket, tls: None })
     }
 
-    /// Those that somebody else opened: their files, where they have some, are his to take away.
+    /// Uses sockets that another process opened. That process also removes their files, where they have any.
     ///
     /// # Errors
-    /// They cannot be used, or one is to speak TLS and there is none.
+    /// They cannot be used, or one is for TLS and TLS is not configured.
     pub fn handed_over(sockets: Sockets, tls: Option<&Arc<TlsServer>>) -> io::Result<Vec<Self>> {
         sockets.check()?;
         if !sockets.tls.is_empty() && tls.is_none() {
@@ -128,7 +129,7 @@ impl Listener {
         let plain = sockets.plain.into_iter().map(|socket| (socket, None));
         let secure = sockets.tls.into_iter().map(|socket| (socket, tls.cloned()));
         let mut listeners = Vec::new();
-        // The last one to be told of is the plain one.
+        // Plain addresses come after those with TLS: the banner suggests the last listener.
         for (socket, tls) in secure.chain(plain) {
             socket.set_nonblocking(true)?;
             let socket = Socket::Tcp(TcpListener::from_std(socket)?);
@@ -149,10 +150,10 @@ impl Listener {
         Ok(listeners)
     }
 
-    /// Whether an old socket is in the way, which [`Listener::unix`] would take away.
+    /// Returns whether there is an old socket that [`Listener::unix`] would remove.
     ///
     /// # Errors
-    /// There can be no socket: something else has that name, or there is no such directory.
+    /// No socket can be created: another kind of file has that name, or the directory does not exist.
     pub fn check_path(path: &Path) -> io::Result<bool> {
         match fs::symlink_metadata(path) {
             Ok(there) if there.file_type().is_socket() => Ok(true),
@@ -169,12 +170,12 @@ impl Listener {
         }
     }
 
-    /// Who comes in here speaks TLS.
+    /// Returns whether the clients of this listener use TLS.
     pub fn is_secure(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// The address, where it has one.
+    /// Returns the address, where it has one.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::Tcp(listener) => listener.local_addr().ok(),
@@ -182,15 +183,15 @@ impl Listener {
         }
     }
 
-    /// The port, where it has one.
+    /// Returns the port, where it has one.
     pub fn port(&self) -> Option<u16> {
         self.address().map(|address| address.port())
     }
 
-    /// The next client.
+    /// Polls for the next client.
     ///
     /// # Errors
-    /// The system has none to give, though one may be there.
+    /// The system cannot supply a socket, though a client may be there.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         let (stream, peer) = match &self.socket {
             Socket::Tcp(listener) => {
@@ -220,7 +221,7 @@ impl fmt::Display for Listener {
 }
 
 impl Peer {
-    /// It is on this machine, as far as the system tells.
+    /// Returns whether the client is on this machine, as far as the system shows it.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => is_loopback(address.ip()),
@@ -229,7 +230,7 @@ impl Peer {
     }
 }
 
-/// As Redis has it, who connected to a Unix socket is shown as that and port 0.
+/// Shows a client of a Unix socket as Redis does: the path and port 0.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -239,7 +240,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// An address of the version 4 may come in the form of version 6.
+/// Returns whether this is a loopback address. An IPv4 address may come in IPv6 form.
 fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
@@ -248,7 +249,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |there: fs::Metadata| (there.dev(), there.ino()) == self.id;
         if fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
-            // Whoever took it away meanwhile has done it.
+            // Another process may have removed it already.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -1,11 +1,11 @@
-//! What bytes travel on, from clients and to Redis: TCP, TLS over it, or Unix sockets.
+//! Connections from clients and to Redis: TCP, TLS over TCP, or Unix sockets.
 //!
-//! - [`stream`]: one open connection, of whatever kind.
-//! - [`endpoint`]: where Redis is, and how a connection to it is opened.
-//! - [`listener`]: where clients come in, and from where they come.
-//! - [`tls`]: certificates, and what is made of them.
+//! - [`stream`]: one open connection of any kind.
+//! - [`endpoint`]: the address of Redis, and how a connection to it is opened.
+//! - [`listener`]: listeners for clients, and the origin of a client.
+//! - [`tls`]: certificates, and the TLS configurations made from them.
 //!
-//! Nothing here knows what the bytes mean.
+//! Nothing here interprets the bytes.
 
 pub mod endpoint;
 pub mod listener;

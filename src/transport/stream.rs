@@ -1,11 +1,10 @@
-//! One open connection, of whatever kind. What a kind cannot do (a Unix socket has nobody to probe for
-//! life, and nothing that waits to be sent) it is not asked for.
+//! One open connection of any kind. An operation that a kind does not support does nothing: a Unix socket has no
+//! other machine to probe, and no unsent bytes.
 //!
-//! TLS differs from the others in what it keeps inside. Bytes that it took to write are on their way only
-//! once it is flushed; who has not seen [`Stream::holds_unsent`] say no must flush. What was read and not
-//! yet asked for is given at the next read, so nobody may wait for the socket before reading came to
-//! nothing. And its end is a message of its own (`close_notify`): a connection that ends without is broken,
-//! since anybody could have cut it.
+//! TLS differs from the others in what it buffers. It sends bytes only when it is flushed, so a writer must flush
+//! until [`Stream::holds_unsent`] returns false. It may hold decrypted bytes for the next read, so a reader must
+//! not wait for the socket before a read has found nothing. Its end is a message of its own (`close_notify`): a
+//! connection that ends without one is broken, since an attacker could have cut it.
 
 use std::{
     future::Future,
@@ -25,16 +24,16 @@ use tokio_rustls::TlsStream;
 /// One open connection.
 #[derive(Debug)]
 pub enum Stream {
-    /// First, since it is what nearly everybody has.
+    /// First, since it is the most common kind.
     Tcp(TcpStream),
-    /// To or from a process of this machine.
+    /// To or from a process on this machine.
     Unix(UnixStream),
-    /// After its handshake.
+    /// After the handshake.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
-    /// The TCP socket that it is, or is made of.
+    /// Returns the TCP socket of this connection, also that below TLS.
     fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(stream) => Some(stream),
@@ -43,7 +42,7 @@ impl Stream {
         }
     }
 
-    /// Small packets are sent at once.
+    /// Sends small packets at once.
     ///
     /// # Errors
     /// The connection is gone already.
@@ -51,8 +50,8 @@ impl Stream {
         self.tcp().map_or(Ok(()), |tcp| tcp.set_nodelay(true))
     }
 
-    /// Closing throws away what the system has not sent yet, and resets the connection. What was
-    /// written to a Unix socket is with the other side already.
+    /// Makes closing discard what the system has not sent yet, and reset the connection. Bytes written to a Unix
+    /// socket are with the peer already.
     ///
     /// # Errors
     /// The connection is gone already.
@@ -60,16 +59,16 @@ impl Stream {
         self.tcp().map_or(Ok(()), TcpStream::set_zero_linger)
     }
 
-    /// Has the system probe the other side for life after so long a silence, and end the connection
-    /// when it does not answer to three probes, a third of that apart; zero is not at all.
+    /// Makes the system probe the peer after this silence, and end the connection when the peer does not answer
+    /// three probes, a third of the silence apart. Zero disables the probes.
     ///
     /// # Errors
-    /// The system does not take it: the connection is gone.
+    /// The system refuses: the connection is gone.
     pub fn probe_after(&self, silence: Duration) -> io::Result<()> {
         let Some(tcp) = self.tcp().filter(|_| !silence.is_zero()) else {
             return Ok(());
         };
-        // The system counts in whole seconds, from one on.
+        // The system counts in whole seconds, at least one.
         let seconds = |time: Duration| time.max(Duration::from_secs(1));
         sockopt::set_tcp_keepidle(tcp, seconds(silence))?;
         sockopt::set_tcp_keepintvl(tcp, seconds(silence / 3))?;
@@ -77,7 +76,7 @@ impl Stream {
         Ok(sockopt::set_socket_keepalive(tcp, true)?)
     }
 
-    /// The other side has closed, though bytes that were not read may stand before its end.
+    /// Returns whether the peer has closed, even where unread bytes precede the end.
     pub fn is_closed_behind_unread(&self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         let ready = match self {
@@ -92,7 +91,7 @@ impl Stream {
         }
     }
 
-    /// Bytes that it took are not on their way yet: it is to be flushed.
+    /// Returns whether written bytes are still unsent, so that a flush is needed.
     #[inline]
     pub fn holds_unsent(&self) -> bool {
         match self {
@@ -101,11 +100,11 @@ impl Stream {
         }
     }
 
-    /// Bytes for a connection on which nothing was said yet: as much as the system takes at once, whoever
-    /// waits for it. Not after a handshake.
+    /// Writes the first bytes of a connection without waiting: as many as the system takes at once. Not for use
+    /// after a handshake.
     pub fn say_at_once(&self, bytes: &[u8]) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // Whoever is gone need not hear it.
+        // The peer may be gone.
         let _ = match self {
             Self::Tcp(stream) => send(stream, bytes, flags),
             Self::Unix(stream) => send(stream, bytes, flags),
@@ -113,16 +112,16 @@ impl Stream {
         };
     }
 
-    /// The last thing that is done: where its end is a message, it is sent, if the system takes it at
-    /// once.
+    /// Sends the message that ends the connection, where its kind has one and the system takes it at once. This is
+    /// the last operation.
     pub fn say_goodbye(&mut self, cx: &mut Context<'_>) {
         if let Self::Tls(stream) = self {
-            // Whoever is gone need not hear it.
+            // The peer may be gone.
             let _ = Pin::new(stream).poll_shutdown(cx);
         }
     }
 
-    /// The address and port that the other side connected to; none where there is no port.
+    /// Returns the address and port that the peer connected to; none where there is no port.
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
         self.tcp()?.local_addr().ok()
     }

@@ -1,15 +1,14 @@
-//! TLS, to clients and to Redis, with rustls.
+//! TLS towards clients and towards Redis, with rustls.
 //!
-//! - [`TlsServer`] is what clients are shown, and what they have to show.
-//! - [`TlsClient`] is what Redis has to show, and what it is shown.
+//! - [`TlsServer`] has the certificate for clients, and what they have to show.
+//! - [`TlsClient`] has what Redis has to show, and the certificate for Redis.
 //!
-//! Both are made of files, which may be [read again](TlsServer::reload), or be others: who is connected stays so,
-//! whoever comes after that meets the new ones, and where anything is wrong with them the old ones
-//! stay. (No session of before is resumed then: each set of files has its own memory of them.)
+//! Both are made from files, which can be [reloaded](TlsServer::reload), also from other paths. Open connections
+//! stay; later ones use the new files. Where a new file cannot be used, the old ones stay. (A reload ends session
+//! resumption: each set of files has its own memory of sessions.)
 //!
-//! Where a handshake fails the other side is told by an alert, and the caller by the error. With TLS 1.3 a
-//! server looks at the certificate of a client when that has finished its part already: a client
-//! that is refused hears so when it reads.
+//! Where a handshake fails, an alert notifies the peer, and the caller gets the error. With TLS 1.3 a server checks
+//! a client's certificate after the client has finished its part, so a refused client gets the alert when it reads.
 
 use std::{
     io,
@@ -33,7 +32,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::stream::Stream;
 
-/// A certificate, with the chain that leads to its authority, and its private key.
+/// A certificate, with the chain to its authority, and its private key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyPair {
     /// PEM: the certificate itself first.
@@ -45,61 +44,61 @@ pub struct KeyPair {
 /// Whether clients show a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// They are not asked for one.
+    /// They are not asked for a certificate.
     Off,
-    /// Who shows one, shows one of these authorities (PEM).
+    /// A client may show a certificate of one of these authorities (PEM), and no other.
     Optional(PathBuf),
-    /// Everybody shows one of these authorities (PEM).
+    /// Every client must show a certificate of one of these authorities (PEM).
     Required(PathBuf),
 }
 
-/// What a server needs.
+/// The files of a TLS server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// What clients are shown.
+    /// The certificate for clients.
     pub pair: KeyPair,
-    /// What they show.
+    /// The certificates of clients.
     pub clients: ClientCertificates,
 }
 
-/// What a client of Redis needs.
+/// The files of a TLS client of Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// The authorities that are believed (PEM); none are those of this system.
+    /// The trusted authorities (PEM); none are those of this system.
     pub authorities: Option<PathBuf>,
-    /// What Redis is shown, where it asks.
+    /// The certificate for Redis, where Redis asks for one.
     pub pair: Option<KeyPair>,
 }
 
-/// Why files are of no use.
+/// The reason why files cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// One of them cannot be read, or is not what it should be.
+    /// A file cannot be read, or its content is wrong.
     #[error("cannot use {}: {why}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// This system has no authorities that could be believed.
+    /// This system has no trusted authorities.
     #[error("this system names no certificate authorities ({0}); name a file of them")]
     NoAuthorities(String),
-    /// What the server is to be called cannot be a name.
+    /// The server's name is not a valid name.
     #[error("{0:?} cannot be the name of a server")]
     Name(String),
 }
 
-/// TLS to clients.
+/// TLS towards clients.
 #[derive(Debug)]
 pub struct TlsServer {
     handshake_timeout: Duration,
     config: RwLock<Arc<ServerConfig>>,
-    /// Nobody gets in without a certificate.
+    /// Whether every client must show a certificate.
     demands_certificates: AtomicBool,
 }
 
-/// TLS to Redis.
+/// TLS towards Redis.
 #[derive(Debug)]
 pub struct TlsClient {
     name: ServerName<'static>,
@@ -113,7 +112,7 @@ impl ServerFiles {
 }
 
 impl TlsServer {
-    /// With these files; a handshake may take so long.
+    /// Creates TLS from these files, with a bound on the handshake.
     ///
     /// # Errors
     /// See [`TlsError`].
@@ -125,13 +124,13 @@ impl TlsServer {
         })
     }
 
-    /// Reads the files again, or others.
+    /// Replaces the files by these, which are read anew.
     ///
     /// # Errors
     /// As [`new`](Self::new); then the old ones stay.
     pub fn reload(&self, files: &ServerFiles) -> Result<(), TlsError> {
         let config = server_config(files)?;
-        // Whoever comes in between is held to what is stricter, by one or by the other.
+        // During the change this is true only where both the old and the new files demand certificates.
         let demand = files.demand_certificates();
         self.demands_certificates
             .fetch_and(demand, Ordering::SeqCst);
@@ -140,15 +139,15 @@ impl TlsServer {
         Ok(())
     }
 
-    /// Nobody gets in without a certificate.
+    /// Returns whether every client must show a certificate.
     pub fn demands_certificates(&self) -> bool {
         self.demands_certificates.load(Ordering::SeqCst)
     }
 
-    /// The handshake with a client.
+    /// Performs the handshake with a client.
     ///
     /// # Errors
-    /// It fails, or takes too long.
+    /// The handshake fails, or takes too long.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
         let acceptor = TlsAcceptor::from(current(&self.config));
         match timeout(self.handshake_timeout, acceptor.accept(stream)).await {
@@ -162,7 +161,7 @@ impl TlsServer {
 }
 
 impl TlsClient {
-    /// With these files, to a server whose certificate is for this name or address.
+    /// Creates TLS from these files, for a server with a certificate for this name or address.
     ///
     /// # Errors
     /// See [`TlsError`].
@@ -174,7 +173,7 @@ impl TlsClient {
         })
     }
 
-    /// Reads the files again, or others.
+    /// Replaces the files by these, which are read anew.
     ///
     /// # Errors
     /// As [`new`](Self::new); then the old ones stay.
@@ -183,10 +182,10 @@ impl TlsClient {
         Ok(())
     }
 
-    /// The handshake with the server; the caller bounds its time.
+    /// Performs the handshake with the server; the caller bounds its time.
     ///
     /// # Errors
-    /// It fails.
+    /// The handshake fails.
     pub async fn connect(&self, stream: TcpStream) -> io::Result<Stream> {
         let connector = TlsConnector::from(current(&self.config));
         let connected = connector.connect(self.name.clone(), stream).await?;
@@ -272,7 +271,7 @@ fn read_authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(authorities)
 }
 
-/// At least one.
+/// Reads the certificates in a file: at least one.
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let certificates: Vec<_> = read.map_err(|error| wrong_file(path, &error))?;

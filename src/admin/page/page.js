@@ -1,14 +1,14 @@
-// What GET /events says, drawn. Everything that comes from there is put into the page as text (textContent),
-// never as markup: names of locks and clients are whatever strangers chose.
+// Draws the events of GET /events. All of their data enters the page as text (textContent), never as markup:
+// lock and client names come from clients.
 "use strict";
 
-const STALE_MS = 3500;      // So long without a word, and what is shown counts as old.
-const DEAD_MS = 12000;      // So long, and the connection is given up: it may be open to nobody.
-const AGAIN_MS = 2000;      // A browser gives up on an address that answers with an error; the page does not.
-const STUCK_MS = 10000;     // Held so long while somebody waits: worth a look.
+const STALE_MS = 3500;      // Without an event for this long, the page shows its data as old.
+const DEAD_MS = 12000;      // Without an event for this long, the page reconnects: the connection may be dead.
+const AGAIN_MS = 2000;      // The page retries an address that responds with an error; a browser does not.
+const STUCK_MS = 10000;     // A lock held for this long, with waiters, is highlighted.
 const KEPT = 600;           // Samples: ten minutes.
-const SHORTEST_MS = 60000;  // A gate that is young has a shorter chart, or it would have an empty one.
-const MAX_GAP_MS = 3000;    // A line is not drawn over a time of which nothing is known.
+const SHORTEST_MS = 60000;  // A young instance has a shorter chart; a whole one would be almost empty.
+const MAX_GAP_MS = 3000;    // A line is not drawn across a gap without samples.
 
 const $ = (id) => document.getElementById(id);
 
@@ -162,7 +162,7 @@ function path(line, from, to, top) {
     const x = (1000 * (sample[AT] - from) / (to - from)).toFixed(1);
     const y = (98 - 96 * value / top).toFixed(1);
     const goesOn = before !== null && sample[AT] - before <= MAX_GAP_MS;
-    // A point alone is a short line, or it would not be seen.
+    // A single point is a short line, or it would be invisible.
     drawn += goesOn ? `L${x} ${y}` : `M${x} ${y}h1.5`;
     before = sample[AT];
   }
@@ -217,7 +217,7 @@ function drawChart(chart) {
   figure.chart.most.textContent = top ? `highest ${chart.show(top)}` : "";
 }
 
-// ── what is told ─────────────────────────────────────────────────────────────
+// ── state ────────────────────────────────────────────────────────────────────
 
 function showUpstream(upstream) {
   const shown = $("upstream");
@@ -254,9 +254,9 @@ function show(state) {
   CHARTS.forEach(drawChart);
 }
 
-let heard = null;           // When the last word came, by this machine's clock.
+let heard = null;           // When the last event came, by this machine's clock.
 let events = null;
-let begun = 0;              // When the connection was begun.
+let begun = 0;              // When the connection was started.
 
 function showConnection() {
   const shown = $("connection");
@@ -265,7 +265,7 @@ function showConnection() {
   const text = heard === null ? "connecting …"
     : lost ? `connection lost since ${clock(heard.time)}: what is below is from then`
     : "live";
-  // Said once, not every second, to who listens instead of looking.
+  // Set only when it changes, so that a screen reader speaks it once, not every second.
   if (shown.textContent !== text) shown.textContent = text;
   shown.dataset.state = heard === null ? "waiting" : lost ? "bad" : "good";
   if (lost) document.title = "lockgate: no connection";
@@ -292,7 +292,7 @@ function connect() {
   events.addEventListener("error", () => {
     if (heard) heard.at = -Infinity;
     showConnection();
-    // Where the browser gives up, the page tries on.
+    // The browser has given up; the page retries.
     if (events.readyState === EventSource.CLOSED) begun = performance.now() - DEAD_MS + AGAIN_MS;
   });
 }

@@ -1,10 +1,10 @@
-//! Changes one reply while it streams. Its first line says whether it is what was asked for and how
-//! long it is, which is put right there; then its elements pass, or are replaced, one by one; what
-//! is added comes at the end.
+//! Changes one reply while it streams. Its first line shows whether Redis sent the expected reply, and its
+//! length, which is corrected there. Then the elements pass, or are replaced, one by one. Additions follow at
+//! the end.
 //!
-//! How many fields an entry of `COMMAND INFO` has depends on the Redis, and its own entries show it.
-//! Before the first of them there can only be nils, so until then ours are withheld, and so are the
-//! nils that follow.
+//! The number of fields in an entry of `COMMAND INFO` depends on the version of Redis; Redis's own entries
+//! show it. Only nils can precede the first of them. Until it arrives, the amender withholds lockgate's
+//! entries and the nils that follow them.
 
 use bytes::{BufMut, BytesMut};
 
@@ -14,33 +14,33 @@ use crate::{
     resp::{Protocol, ReplyScanner, ReplyStep, Writer},
 };
 
-/// Longest beginning of a reply or of an element that is looked at, in bytes: what is longer is
-/// none that matters, and passes.
+/// Longest beginning of a reply or of an element that is examined, in bytes. Anything longer is irrelevant
+/// and passes.
 const BEGINNING_BYTES: usize = 64;
 
-/// What Redis says where it is asked for the keys of a command that it does not know; of one of that
-/// name it may say something else.
+/// Redis's errors when it is asked for the keys of a lock command: the first where it knows no command of
+/// that name, the others where it knows one.
 const NO_KEYS: [&[u8]; 3] = [
     b"-ERR Invalid command specified\r\n",
     b"-ERR Invalid number of arguments specified for command\r\n",
     b"-ERR The command has no key arguments\r\n",
 ];
 
-/// Changes one reply.
+/// The amender of one reply.
 #[derive(Debug)]
 pub struct Amender {
     amendment: Amendment,
     protocol: Protocol,
     phase: Phase,
-    /// The beginning of the reply or of the element, until it is known what becomes of it.
+    /// The beginning of the reply or of the element, until its course is decided.
     beginning: Vec<u8>,
     elements: ReplyScanner,
-    /// Elements that have passed.
+    /// Number of elements completed.
     place: usize,
     course: Course,
-    /// Fields that an entry of `COMMAND INFO` has here, once it is known.
+    /// Number of fields in an entry of `COMMAND INFO`, once known.
     fields: Option<usize>,
-    /// The place from which on elements are withheld until then; each is ours, or this nil.
+    /// The place of the first withheld element. Each withheld element is one of lockgate's, or `nil`.
     withheld: Option<usize>,
     nil: Vec<u8>,
 }
@@ -49,47 +49,48 @@ pub struct Amender {
 enum Phase {
     FirstLine,
     Elements,
-    /// In the text of `INFO`, of which `left` bytes are to come; then comes `section`.
+    /// In the text of `INFO`, with `left` bytes to come. `section` follows them.
     Text {
         left: u64,
         section: String,
     },
-    /// What is left of the reply passes.
+    /// The rest of the reply passes.
     Passing,
-    /// What is left of the reply is dropped.
+    /// The rest of the reply is dropped.
     Dropping,
 }
 
-/// What becomes of an element.
+/// The treatment of one element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Course {
     Undecided,
     Pass,
     Drop,
-    /// Dropped, and so is the one after it.
+    /// Drops this element and the next one.
     DropBoth,
-    /// The second of these.
+    /// Drops the second element of the two.
     DropSecond,
 }
 
-/// What the beginning of an element says.
+/// The content of the beginning of an element.
 #[derive(Debug, PartialEq, Eq)]
 enum Beginning<'a> {
-    /// Not enough yet.
+    /// Too short to decide.
     Partial,
-    /// A name, or an entry that begins with it.
+    /// A name, or an entry that begins with a name.
     Named {
         name: &'a [u8],
         fields: Option<usize>,
     },
     Nil,
-    /// A push in the middle of a reply (Redis 6 has them): no element.
+    /// A push inside a reply, as Redis 6 sends. It is not an element.
     Push,
     Other,
 }
 
 impl Amender {
-    /// For a reply in this protocol. An entry of `COMMAND INFO` is known to have so many `fields`.
+    /// Creates the amender of a reply in this protocol. `fields` is the number of fields in an entry of
+    /// `COMMAND INFO`, where known.
     pub fn new(amendment: Amendment, protocol: Protocol, fields: Option<usize>) -> Self {
         Self {
             amendment,
@@ -105,7 +106,7 @@ impl Amender {
         }
     }
 
-    /// The next bytes of the reply; what becomes of them is appended to `out`. `section` is the one
+    /// Processes the next bytes of the reply and appends the result to `out`. `section` creates the section
     /// to add to `INFO`.
     pub fn pass(&mut self, mut bytes: &[u8], out: &mut BytesMut, section: &dyn Fn() -> String) {
         while !bytes.is_empty() {
@@ -123,8 +124,8 @@ impl Amender {
         }
     }
 
-    /// The reply has ended: what stands at its end is appended to `out`. Returns how many fields the
-    /// entries of `COMMAND INFO` have, where it is known now.
+    /// Ends the reply and appends the additions to `out`. Returns the number of fields in an entry of
+    /// `COMMAND INFO`, where known.
     pub fn end(mut self, out: &mut BytesMut) -> Option<usize> {
         if matches!(self.phase, Phase::Elements) {
             self.release(out);
@@ -163,14 +164,14 @@ impl Amender {
         count
     }
 
-    /// Writes the first line as it must be, and says how it goes on.
+    /// Writes the corrected first line and returns the next phase.
     fn after(&self, line: &[u8], out: &mut BytesMut, section: &dyn Fn() -> String) -> Phase {
         let unchanged = |out: &mut BytesMut| {
             out.put_slice(line);
             Phase::Passing
         };
         if let Amendment::Key { entry, key, flags } = &self.amendment {
-            // An array has the keys of another command of that name.
+            // An array holds the keys of another command of that name.
             if line.first() != Some(&b'*') && !NO_KEYS.contains(&line) {
                 return unchanged(out);
             }
@@ -187,7 +188,7 @@ impl Amender {
         };
         let (kinds, more): (&[u8], u64) = match &self.amendment {
             Amendment::Count => (b":", LOCK_COMMANDS.len() as u64),
-            // Redis 6 has nothing to say to a COMMAND INFO without names.
+            // Redis 6 replies with an empty array to a `COMMAND INFO` without names.
             Amendment::Entries if length > 0 => (b"*", LOCK_COMMANDS.len() as u64),
             Amendment::Names(ours) => (b"*~", ours.len() as u64),
             Amendment::Places { names, .. } if length == *names as u64 => (b"*", 0),
@@ -229,11 +230,11 @@ impl Amender {
 
     // ── elements ─────────────────────────────────────────────────────────────────────────────
 
-    /// Bytes of one element.
+    /// Processes bytes of one element. Returns how many it consumed.
     fn element(&mut self, bytes: &[u8], out: &mut BytesMut) -> usize {
         let (count, step) = self.elements.scan(bytes);
         let Ok(step) = step else {
-            // Whoever counts the replies has seen it, too, and closes the connection.
+            // The relay's count of replies fails at the same byte and closes the connection.
             self.phase = Phase::Passing;
             return count;
         };
@@ -256,7 +257,7 @@ impl Amender {
         count
     }
 
-    /// Decides what becomes of the element, where its beginning tells, and writes what it becomes.
+    /// Decides the element's course as soon as its beginning allows, and writes what stands in its place.
     fn decide(&mut self, ended: bool, out: &mut BytesMut) {
         let beginning = std::mem::take(&mut self.beginning);
         let found = match Beginning::of(&beginning) {
@@ -297,7 +298,8 @@ impl Amender {
         };
     }
 
-    /// Its elements are entries of `COMMAND INFO`. (In RESP2 an explanation of `COMMAND DOCS` is an array, too.)
+    /// Returns whether the elements are entries of `COMMAND INFO`. In RESP2 an explanation of `COMMAND DOCS`
+    /// is an array, too.
     fn is_info(&self) -> bool {
         matches!(
             self.amendment,
@@ -309,7 +311,7 @@ impl Amender {
         self.fields.is_none() && (is_ours || self.withheld.is_some())
     }
 
-    /// Writes what was withheld.
+    /// Writes the withheld elements.
     fn release(&mut self, out: &mut BytesMut) {
         for place in self.withheld.take().unwrap_or(self.place)..self.place {
             match self.ours_at(place) {
@@ -321,7 +323,7 @@ impl Amender {
         }
     }
 
-    /// The entry of ours that was asked for at this place.
+    /// Returns lockgate's entry that the client requested at this place.
     fn ours_at(&self, place: usize) -> Option<&'static Entry> {
         let Amendment::Places { ours, .. } = &self.amendment else {
             return None;
@@ -330,12 +332,12 @@ impl Amender {
         at.ok().map(|at| ours[at].1)
     }
 
-    /// The entry that is to stand instead of this element.
+    /// Returns the entry that replaces this element.
     fn replacement(&self, found: &Beginning<'_>) -> Option<&'static Entry> {
         match (&self.amendment, found) {
             (_, Beginning::Push) => None,
             (Amendment::Places { .. }, _) => self.ours_at(self.place),
-            // Of names and explanations in turn, this is no name.
+            // Names and explanations alternate; this is an explanation.
             (Amendment::Docs(_), _) if self.place % 2 == 1 => None,
             (_, Beginning::Named { name, .. }) => named(name),
             _ => None,
@@ -383,7 +385,7 @@ impl<'a> Beginning<'a> {
         }
     }
 
-    /// `rest` begins with a name of so many bytes.
+    /// Parses a name of `length` bytes at the front of `rest`.
     fn named(length: u64, rest: &'a [u8], fields: Option<usize>) -> Self {
         match usize::try_from(length) {
             Ok(length) if length > BEGINNING_BYTES => Self::Other,
@@ -396,7 +398,7 @@ impl<'a> Beginning<'a> {
     }
 }
 
-/// The kind and the length in the line that these bytes begin with, and what follows it.
+/// Returns the kind and the length in the first line of these bytes, and the bytes after that line.
 fn header(bytes: &[u8]) -> Option<(u8, u64, &[u8])> {
     let end = bytes.iter().position(|&byte| byte == b'\n')?;
     let (&kind, digits) = bytes[..end].strip_suffix(b"\r")?.split_first()?;
@@ -410,8 +412,8 @@ fn write_header(kind: u8, length: u64, out: &mut BytesMut) {
     out.put_slice(b"\r\n");
 }
 
-/// How many bytes of text a string of this kind has; none where it is no string. In RESP3 the form
-/// of the text stands before it.
+/// Returns how many bytes of text a string of this kind has; `None` where it is no string. In RESP3 the
+/// format of the text precedes it.
 fn text_bytes(kind: u8, length: u64) -> Option<u64> {
     match kind {
         b'$' => Some(length),
@@ -420,7 +422,7 @@ fn text_bytes(kind: u8, length: u64) -> Option<u64> {
     }
 }
 
-/// Writes the first line of an `INFO` that `section` is added to. Between sections is a blank line.
+/// Writes the first line of an `INFO` to which `section` is added. A blank line separates sections.
 fn begin_text(kind: u8, length: u64, text: u64, mut section: String, out: &mut BytesMut) -> Phase {
     if text > 0 {
         section.insert_str(0, "\r\n");
@@ -436,7 +438,7 @@ fn begin_text(kind: u8, length: u64, text: u64, mut section: String, out: &mut B
     }
 }
 
-/// The reply to `COMMAND GETKEYS` and `COMMAND GETKEYSANDFLAGS`, in Redis's words.
+/// Writes the reply to `COMMAND GETKEYS` or `COMMAND GETKEYSANDFLAGS`, in Redis's words.
 fn write_key(entry: &Entry, key: Option<&[u8]>, flags: bool, out: &mut Writer<'_>) {
     let Some(what) = &entry.key else {
         return out.error("ERR The command has no key arguments");

@@ -17,7 +17,7 @@ fn amendment(request: &str) -> Option<Amendment> {
     Amendment::of(&arguments)
 }
 
-/// What becomes of a reply that comes in pieces of so many bytes.
+/// Amends a reply that arrives in pieces of `pieces` bytes.
 fn cut(protocol: Protocol, request: &str, reply: &[u8], pieces: usize) -> BytesMut {
     let amendment = amendment(request).expect(request);
     let mut amender = Amender::new(amendment, protocol, None);
@@ -29,7 +29,7 @@ fn cut(protocol: Protocol, request: &str, reply: &[u8], pieces: usize) -> BytesM
     out
 }
 
-/// What becomes of it, however it is cut.
+/// Amends a reply, and checks that the result does not depend on how it is cut.
 fn amended(protocol: Protocol, request: &str, reply: &str) -> String {
     let reply = reply.as_bytes();
     let whole = cut(protocol, request, reply, reply.len());
@@ -40,7 +40,7 @@ fn amended(protocol: Protocol, request: &str, reply: &str) -> String {
     String::from_utf8(whole.to_vec()).unwrap()
 }
 
-/// The entries of `COMMAND` in what becomes of a reply in RESP2: name and number of fields.
+/// Returns the entries of `COMMAND` in an amended RESP2 reply: name and number of fields.
 fn entries(request: &str, reply: &str) -> Vec<(String, usize)> {
     let out = amended(Protocol::Resp2, request, reply);
     let entries = Value::whole(Protocol::Resp2, out.as_bytes()).into_elements();
@@ -77,7 +77,7 @@ fn entries_have_as_many_fields_as_those_of_redis() {
             let reply = format!("*2\r\n{}{nil}\r\n", entry("get", fields));
             let expected = [("get", fields), ("lock", fields)];
             assert_eq!(entries("COMMAND INFO get lock", &reply), owned(&expected));
-            // They show it late.
+            // Redis's entries show the number of fields late.
             let reply = format!(
                 "*5\r\n{}{}{nil}\r\n",
                 format!("{nil}\r\n").repeat(3),
@@ -95,7 +95,7 @@ fn entries_have_as_many_fields_as_those_of_redis() {
             );
         }
     }
-    // They do not show it.
+    // Redis's reply does not show the number of fields.
     let reply = "*3\r\n$-1\r\n$-1\r\n$-1\r\n";
     assert_eq!(
         entries("COMMAND INFO x lock x", reply),
@@ -122,7 +122,7 @@ fn the_number_of_fields_is_remembered() {
     assert!(out.starts_with(b"*2\r\n*7\r\n$4\r\nlock\r\n"), "{out:?}");
 }
 
-/// In RESP2 an explanation is an array, whose length is not that of an entry.
+/// In RESP2 an explanation is an array; its length is not that of an entry.
 #[test]
 fn explanations_tell_nothing_of_the_number_of_fields() {
     for explained in [8, 10, 14] {
@@ -176,7 +176,7 @@ fn what_is_not_the_reply_asked_for_passes_unchanged() {
             }
         }
     }
-    // Not as many as were asked for.
+    // The length differs from the number of names in the request.
     let reply = "*2\r\n$-1\r\n$-1\r\n";
     assert_eq!(amended(Protocol::Resp2, "COMMAND INFO lock", reply), reply);
 }

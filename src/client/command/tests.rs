@@ -11,7 +11,7 @@ const BOUNDS: Bounds = Bounds {
     max_lease_ms: 60_000,
 };
 
-/// What a client that sends these words, with single spaces between them, asks for.
+/// Parses these words, separated by single spaces, as a client's command.
 fn sent(words: &str) -> Result<Command, String> {
     let arguments: Vec<Bytes> = words
         .split(' ')
@@ -32,7 +32,7 @@ fn lock(token: Option<&str>, lease_ms: Option<u64>, wait_ms: Option<u64>) -> Com
     }
 }
 
-/// The same with these options.
+/// Sets these options of a `LOCK` or `TRYLOCK`.
 fn with(command: Command, fence: bool, session: bool) -> Command {
     let Command::Lock {
         key,
@@ -209,7 +209,7 @@ fn what_is_wrong_gets_the_words_of_redis() {
         ("LOCK k EX 61", expire("lock")),
         ("LOCK k EX 9223372036854775807", expire("lock")),
         ("LOCK k EX -9223372036854775808", expire("lock")),
-        // 2^64 + 384 milliseconds: what is left of it after an overflow would be allowed.
+        // 2^64 + 384 milliseconds: the remainder after an overflow would be a valid lease.
         ("LOCK k EX 18446744073709552", expire("lock")),
         ("TRYLOCK k PX 0", expire("trylock")),
         ("RELOCK k t EX 0", expire("relock")),
@@ -260,8 +260,8 @@ fn no_token_is_ever_printed() {
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
-/// `SET key value` has the same options; so the same text in the same place must get the same
-/// error from Redis but for the name of the command, and must be taken where Redis takes it.
+/// `SET key value` has the same options. The same text in the same place must get the same error from Redis,
+/// except for the name of the command, and must be accepted where Redis accepts it.
 #[test]
 fn numbers_are_as_strict_as_those_of_redis() {
     let bounds = Bounds {
@@ -337,7 +337,7 @@ fn numbers_are_as_strict_as_those_of_redis() {
     assert_eq!(sent("LOCK"), Err(arity.replace("'get'", "'lock'")));
 }
 
-/// One argument: mostly such as can mean something.
+/// Generates one argument, mostly a meaningful one.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         6 => prop::sample::select(vec![

@@ -1,4 +1,4 @@
-//! `COMMAND …`: the commands that work where there is no Redis.
+//! `COMMAND …` on an instance without an upstream.
 
 use bytes::Bytes;
 
@@ -8,12 +8,12 @@ use crate::{
     resp::Writer,
 };
 
-/// Every command of this gate, without subcommands.
+/// Returns every command, without subcommands.
 fn commands() -> impl Iterator<Item = &'static Entry> {
     LOCK_COMMANDS.iter().chain(&ORDINARY_COMMANDS)
 }
 
-/// The same with subcommands.
+/// Returns every command, with subcommands.
 fn all() -> impl Iterator<Item = &'static Entry> {
     commands().flat_map(|entry| std::iter::once(entry).chain(entry.subcommands))
 }
@@ -30,11 +30,11 @@ pub(super) fn write_all(out: &mut Writer<'_>) {
     }
 }
 
-/// Writes the reply to one subcommand, the number of whose arguments is right.
+/// Writes the reply to one subcommand whose number of arguments is right.
 pub(super) fn write(subcommand: &str, rest: &[Bytes], out: &mut Writer<'_>) {
     match subcommand {
         "count" => out.integer(i64::try_from(commands().count()).unwrap_or(i64::MAX)),
-        // What is told of a name is hundreds of times as long as the name.
+        // The reply for a name is hundreds of times as long as the name.
         "info" | "docs" if rest.len() > AMENDED_ENTRIES => {
             out.error(format!("ERR at most {AMENDED_ENTRIES} names at a time"));
         }
@@ -52,7 +52,7 @@ pub(super) fn write(subcommand: &str, rest: &[Bytes], out: &mut Writer<'_>) {
     }
 }
 
-/// One entry for each name, nil where there is no such command.
+/// Writes one entry for each name, nil for an unknown one.
 fn write_info(names: &[Bytes], out: &mut Writer<'_>) {
     out.array(names.len());
     for name in names {
@@ -63,7 +63,7 @@ fn write_info(names: &[Bytes], out: &mut Writer<'_>) {
     }
 }
 
-/// Nothing for a name that is no command's.
+/// Writes the explanations of these names, and nothing for an unknown one.
 fn write_docs(names: &[Bytes], out: &mut Writer<'_>) {
     let entries: Vec<&Entry> = match names {
         [] => commands().collect(),

@@ -1,4 +1,4 @@
-//! `CLIENT …`: what a connection says of itself and is told about itself.
+//! `CLIENT …`: the state that a connection sets and reads of itself.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ type Answer = Result<(), Cow<'static, str>>;
 const SYNTAX: Cow<'static, str> = Cow::Borrowed("ERR syntax error");
 
 impl Local {
-    /// Answers one subcommand, the number of whose arguments is right.
+    /// Runs one subcommand whose number of arguments is right.
     pub(super) fn client(
         &mut self,
         subcommand: &str,
@@ -51,7 +51,7 @@ impl Local {
         Ok(())
     }
 
-    /// Whether this command itself is answered: `OFF` and `SKIP` are not.
+    /// Sets the mode of replies. Returns whether this command itself gets a reply: `OFF` and `SKIP` do not.
     fn set_replies(&mut self, mode: &Bytes) -> Result<bool, Cow<'static, str>> {
         if mode.eq_ignore_ascii_case(b"ON") {
             self.replies = Replies::On;
@@ -67,7 +67,7 @@ impl Local {
         Ok(false)
     }
 
-    /// The subcommands that change nothing.
+    /// Runs the subcommands that change nothing.
     fn tell(&self, subcommand: &str, rest: &[Bytes], facts: &Facts<'_>, out: &mut BytesMut) {
         let mut out = self.writer(out);
         match subcommand {
@@ -101,7 +101,7 @@ impl Local {
         }
     }
 
-    /// Whether `CLIENT LIST` with this filter shows this connection, the only one that it can.
+    /// Returns whether `CLIENT LIST` with this filter includes this connection, the only one it can list.
     fn is_listed(&self, filter: &[Bytes]) -> Result<bool, Cow<'static, str>> {
         match filter {
             [] => Ok(true),
@@ -127,7 +127,8 @@ impl Local {
         }
     }
 
-    /// This connection as a line of `CLIENT LIST`: those of Redis's fields that mean something here.
+    /// Returns this connection as a line of `CLIENT LIST`, with those of Redis's fields that have a meaning
+    /// here.
     fn line(&self, command: &str, facts: &Facts<'_>) -> String {
         let mut flags = String::new();
         if self.no_evict {
@@ -160,12 +161,12 @@ impl Local {
     }
 }
 
-/// The name of a connection, where it can be one; the empty one takes the name away.
+/// Checks the name of a connection. An empty name removes the name.
 pub(super) fn name_of_client(name: &Bytes) -> Result<String, Cow<'static, str>> {
     printable(name, "Client names")
 }
 
-/// What can stand in a line of `CLIENT LIST`, whose fields are separated by spaces.
+/// Checks a value for a line of `CLIENT LIST`, whose fields are separated by spaces.
 fn printable(value: &Bytes, what: &str) -> Result<String, Cow<'static, str>> {
     if value.len() > NAME_BYTES {
         return Err(format!("ERR {what} cannot be longer than {NAME_BYTES} bytes.").into());

@@ -1,6 +1,5 @@
-//! `INFO`: what libraries look for in it (the version, whether it is loading, a master or a replica,
-//! a cluster), and what this gate can say of itself. Nothing in it is invented: a field of Redis's
-//! that would mean nothing here is left out.
+//! `INFO`: the fields that libraries look for (version, loading, role, cluster), and the state of this
+//! instance. It invents nothing: fields of Redis that have no meaning here are left out.
 
 use std::fmt::Write as _;
 
@@ -11,32 +10,32 @@ use crate::{
     counters::Counters, lock::Time, metrics::Measured, resp::Writer, transport::endpoint::Endpoint,
 };
 
-/// What this gate knows of itself when a command comes.
+/// The state of this instance when a command arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
-    /// The time.
+    /// The current time.
     pub now: Time,
-    /// When this gate started.
+    /// The time at which this instance started.
     pub started: Time,
     /// Forty hexadecimal digits, new with each start.
     pub run_id: &'a str,
-    /// The port that clients connect to; 0 where there is none.
+    /// The port that clients connect to; 0 without a TCP listener.
     pub port: u16,
-    /// Clients connected now.
+    /// The number of connected clients.
     pub clients: usize,
-    /// Clients that may be.
+    /// The maximum number of clients.
     pub max_clients: usize,
-    /// Requests that wait for a lock.
+    /// The number of requests that wait for a lock.
     pub waiters: usize,
-    /// Locks held or waited for at this gate.
+    /// The number of locks held or waited for at this instance.
     pub locks: usize,
     /// Replies kept for clients that have not read them, in bytes.
     pub kept_reply_bytes: usize,
-    /// What happened how often.
+    /// The event counters.
     pub counters: &'a Counters,
-    /// What is measured.
+    /// The metrics.
     pub measured: Measured<'a>,
-    /// The Redis where the locks live; none where they live in this process.
+    /// The upstream Redis; `None` where this process keeps the locks.
     pub upstream: Option<&'a Endpoint>,
 }
 
@@ -45,7 +44,7 @@ type Section = (
     fn(&mut String, &Facts<'_>) -> std::fmt::Result,
 );
 
-/// The sections by their names, in the order in which they are shown.
+/// The sections by name, in their order in the reply.
 const SECTIONS: [Section; 6] = [
     ("Server", server),
     ("Clients", clients),
@@ -55,7 +54,7 @@ const SECTIONS: [Section; 6] = [
     ("Lockgate", lockgate),
 ];
 
-/// Writes the reply to `INFO`, with these sections or with all.
+/// Writes the reply to `INFO`, with these sections, or with all of them if none is named.
 pub(super) fn write(sections: &[Bytes], facts: &Facts<'_>, out: &mut Writer<'_>) {
     let wanted: Vec<String> = SECTIONS
         .iter()
@@ -65,13 +64,13 @@ pub(super) fn write(sections: &[Bytes], facts: &Facts<'_>, out: &mut Writer<'_>)
     out.verbatim(&wanted.join("\r\n"));
 }
 
-/// Whether the reply to `INFO` with these arguments has the section `lockgate`.
+/// Returns whether the reply to `INFO` with these arguments includes the section `lockgate`.
 pub fn wants_lockgate_section(sections: &[Bytes]) -> bool {
     is_wanted("Lockgate", sections)
 }
 
-/// The section `lockgate`, with its heading, as it also belongs into the reply of a Redis behind
-/// this gate. Its lines end in `\r\n`.
+/// Returns the section `lockgate` with its heading, for the reply of the upstream Redis too. Its lines end in
+/// `\r\n`.
 pub fn lockgate_section(facts: &Facts<'_>) -> String {
     section(facts)(&("Lockgate", lockgate))
 }

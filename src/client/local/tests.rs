@@ -9,9 +9,9 @@ use crate::{
     metrics::{Measured, locks::LockMetrics, relays::RelayMetrics},
 };
 
-/// What `COMMAND` says.
+/// Tests of `COMMAND`.
 mod catalog;
-/// redis-cli as a client.
+/// Tests with redis-cli as the client.
 mod cli;
 
 static COUNTERS: Counters = Counters::new();
@@ -39,7 +39,7 @@ static FACTS: Facts<'static> = Facts {
 
 const BOTH: [Protocol; 2] = [Protocol::Resp2, Protocol::Resp3];
 
-/// A client of a gate without a Redis.
+/// A client of an instance without an upstream.
 struct Client {
     local: Local,
     then: Then,
@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// Sends a command; none where no reply comes.
+    /// Sends a command. Returns `None` without a reply.
     fn ask(&mut self, arguments: &[&[u8]]) -> Option<Value> {
         let arguments: Vec<Bytes> = arguments
             .iter()
@@ -88,14 +88,14 @@ fn ok() -> Value {
     Value::Simple("OK".into())
 }
 
-/// All replies of Redis to these commands, sent one after the other on a new connection.
+/// Returns all replies of Redis to these commands, sent one after the other on a new connection.
 fn replies_of_redis(redis: &Redis, protocol: Protocol, commands: &[&[&[u8]]]) -> Vec<Value> {
     let mut client = redis.connect();
     client.hello(protocol);
     for command in commands {
         client.send(command);
     }
-    // The last one is answered whatever came before.
+    // So that the last command gets a reply, whatever came before.
     client.send(&[b"CLIENT", b"REPLY", b"ON"]);
     client.send(&[b"ECHO", b"the end"]);
     let mut replies = vec![];
@@ -107,7 +107,7 @@ fn replies_of_redis(redis: &Redis, protocol: Protocol, commands: &[&[&[u8]]]) ->
     }
 }
 
-/// The same of a gate without one.
+/// Returns all replies of an instance without an upstream to these commands.
 fn replies_of_gate(protocol: Protocol, commands: &[&[&[u8]]]) -> Vec<Value> {
     let mut client = Client::new();
     client.hello(protocol);
@@ -200,7 +200,7 @@ fn replies_are_those_of_redis() {
         "INFO nope",
         "RESET",
         "RESET x",
-        // What gets no reply, and what gets one all the same.
+        // Commands without a reply, and those with one in spite of `SKIP` or `OFF`.
         "CLIENT REPLY SKIP;PING;ECHO 1",
         "CLIENT REPLY SKIP;CLIENT REPLY ON;ECHO 1",
         "CLIENT REPLY SKIP;CLIENT REPLY SKIP;ECHO 1;ECHO 2",
@@ -221,7 +221,7 @@ fn replies_are_those_of_redis() {
                 .collect()
         })
         .collect();
-    // What is no word.
+    // Arguments that are not plain words.
     for command in [
         vec![&b"CLIENT"[..], b"SETNAME", b"a b"],
         vec![b"CLIENT", b"SETNAME", b"a\nb"],
@@ -243,7 +243,7 @@ fn replies_are_those_of_redis() {
             let conversation: Vec<&[&[u8]]> = conversation.iter().map(Vec::as_slice).collect();
             let theirs = replies_of_redis(&redis, protocol, &conversation);
             let ours = replies_of_gate(protocol, &conversation);
-            // An unknown command's own text is another test's.
+            // Another test covers the error of an unknown command.
             let without_unknown = |replies: Vec<Value>| -> Vec<Value> {
                 let is_unknown = |reply: &Value| matches!(reply, Value::Error(text) if text.starts_with("ERR unknown command"));
                 replies
@@ -395,7 +395,7 @@ fn what_a_connection_is_told_it_tells() {
         let list = client.say(&format!("CLIENT LIST{filter}")).into_text();
         assert_eq!(list, line.replace("client|info", "client|list"));
     }
-    // But for the library, it is as it was when it was new.
+    // After a `RESET` the connection is as new, except for the library.
     client.say("RESET");
     let line = client.say("CLIENT INFO").into_text();
     for field in [
@@ -408,7 +408,7 @@ fn what_a_connection_is_told_it_tells() {
         assert!(line.contains(field), "{field} in {line}");
     }
     assert_eq!(client.local.database(), 0);
-    // What it has to say is said in Redis's words.
+    // Its fields are fields of Redis.
     let theirs = Redis::start().connect().say("CLIENT INFO").into_text();
     let names = |line: &str| -> BTreeSet<String> {
         let fields = line.split_whitespace();
@@ -551,7 +551,7 @@ fn info_has_the_fields_of_redis_and_those_of_the_gate() {
     assert!(matches!(client.say("INFO nope"), Value::Bulk(text) if text.is_empty()));
 }
 
-/// One argument: mostly such as can mean something.
+/// Generates one argument, mostly a meaningful one.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         8 => prop::sample::select(vec![
@@ -580,7 +580,7 @@ proptest! {
     }
 }
 
-/// A connection of the tests is a client like any other.
+/// The Redis that the tests compare with executes ordinary commands.
 #[test]
 fn the_yardstick_is_a_real_redis() {
     let redis = Redis::start();

@@ -1,7 +1,8 @@
-//! On whose behalf the lock commands of a connection run. Before the first of them, and after each `AUTH`,
-//! `HELLO … AUTH` and `RESET`, the store is asked: whether the credentials that the client gave are right, or,
-//! where it gave none, whether it may do anything. What Redis answered on the client's own connection is not
-//! enough: it tells that the client claims to be a user, and no more.
+//! Admits the client of a lock command as a user. Before a connection's first lock command, and after each
+//! `AUTH`, `HELLO … AUTH` and `RESET`, the store verifies the credentials that the client gave, unless a
+//! recent verification of the same credentials still counts. Of a client that gave none, it checks whether
+//! Redis serves it. Redis's reply on the client's own connection is not enough: it shows only that the client
+//! claims to be a user.
 
 use std::{
     sync::Arc,
@@ -27,27 +28,27 @@ use crate::{
     store::{Admission, Later},
 };
 
-/// Somebody on whose behalf lock commands run.
+/// The user on whose behalf lock commands run.
 pub(super) struct Admitted {
-    /// Held for as long as the connection is its: it is known by its number.
+    /// Held until another user is admitted or the connection ends: the connection refers to it by its number.
     #[expect(dead_code, reason = "it is held, not used")]
     user: Arc<User>,
-    /// The changes of identity up to then.
+    /// The number of identity changes up to the admission.
     changes: u64,
 }
 
-/// A lock command, while the store is asked about its client.
+/// A lock command whose client the store has to admit first.
 pub(super) struct AtDoor {
     frame: Bytes,
     /// The credentials that the client gave.
     claim: Option<Credentials>,
     admission: Later<Admission>,
-    /// Its place among the clients that claim the same; it goes in when it is the first of them.
+    /// Its place among the clients with the same claim. The first of them is admitted first.
     ticket: Option<Ticket>,
-    /// The store admits it as this user.
+    /// The user as which the store admits the client.
     user: Option<Arc<User>>,
     came_at: Time,
-    /// It is a `LOCK` that may wait; and for how long, where it says so.
+    /// Set for a `LOCK` that may wait, with its time limit, if any.
     waits: Option<Option<Duration>>,
 }
 
@@ -58,14 +59,14 @@ impl AtDoor {
 }
 
 impl Session {
-    /// Lock commands run as somebody who may send them.
+    /// Returns whether the client is admitted with its current identity.
     pub(super) fn is_admitted(&self) -> bool {
         let now = self.back.identity().ok();
         let admitted = self.admitted.as_ref();
         now.is_some_and(|(_, changes)| admitted.is_some_and(|it| it.changes == changes))
     }
 
-    /// A lock command has its turn: it runs as soon as it is known on whose behalf.
+    /// Starts a lock command, which runs as soon as its client is admitted.
     pub(super) fn admit(&mut self, frame: Bytes) {
         let said = self.back.said();
         if !self.who.label.says(said) {
@@ -83,7 +84,7 @@ impl Session {
             Ok(_) => None,
         };
         let known = match &claim {
-            // The memory of this process belongs to everybody.
+            // Every client shares the memory of this process.
             _ if self.shared.upstream.is_none() => Some(self.shared.users.anonymous()),
             Some(credentials) => self.shared.users.user_of(credentials, clock::now()),
             None => None,
@@ -109,7 +110,7 @@ impl Session {
 
     pub(super) fn await_admission(&mut self, cx: &mut Context<'_>, mut at_door: AtDoor) -> bool {
         if !self.may_answer() {
-            // Those behind it do not wait for that.
+            // The clients behind it in the line do not wait for the rest of Redis's message.
             at_door.ticket = None;
             return self.stay(Turn::AtDoor(at_door));
         }
@@ -140,7 +141,7 @@ impl Session {
         true
     }
 
-    /// Redis did not say that it may come in; why, where that is known.
+    /// Answers a client that was not admitted; `text` is the reason, where known.
     fn turn_away(&mut self, at_door: &AtDoor, text: Option<Bytes>) -> bool {
         let trouble = || self.shared.gate.trouble(self.back.database());
         match text.or_else(trouble).map(Refusal::Store) {
@@ -168,7 +169,7 @@ impl Session {
         }
     }
 
-    /// A `LOCK`, and how long it waits.
+    /// Returns whether the command is a `LOCK` that may wait, and for how long.
     fn waits(&self, frame: &Bytes) -> Option<Option<Duration>> {
         let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).ok()?;
         match parse(&arguments, &self.shared.bounds).ok()? {
@@ -212,13 +213,13 @@ mod tests {
         },
     };
 
-    /// Long, for what comes at once.
+    /// A generous limit for what happens at once.
     const SOON: Duration = Duration::from_secs(5);
 
-    /// Locks in this process, of which the test says who may come in.
+    /// A store in this process whose admissions the test decides.
     struct Doorkeeper {
         locks: EmbeddedStore,
-        /// Nothing that is asked of a lock is answered.
+        /// Requests about locks get no reply.
         is_mute: bool,
         knocks: UnboundedSender<oneshot::Sender<Admission>>,
     }
@@ -246,7 +247,7 @@ mod tests {
         }
     }
 
-    /// A gate that has to ask about its clients, and where it asks.
+    /// An instance whose store has to admit clients, with the store's pending admissions.
     struct Place {
         shared: Arc<Shared>,
         asked: UnboundedReceiver<oneshot::Sender<Admission>>,
@@ -254,7 +255,7 @@ mod tests {
     }
 
     impl Place {
-        /// Ordinary commands go to this socket.
+        /// Creates an instance whose ordinary commands go to this socket.
         fn before(upstream: &Path) -> Self {
             Self::which(upstream, false)
         }
@@ -294,7 +295,7 @@ mod tests {
             Admission::Welcome(self.shared.users.anonymous())
         }
 
-        /// Whoever came in last asks for the lock `k`; returns to whom the answer is to be told.
+        /// Sends a `LOCK k` of this client. Returns the sender of the store's reply.
         async fn lock(
             &mut self,
             client: &mut UnixStream,
@@ -317,7 +318,7 @@ mod tests {
         stream.write_all(bytes.as_bytes()).await.unwrap();
     }
 
-    /// All tasks run until they wait for something.
+    /// Lets all tasks run until they wait.
     async fn let_run() {
         for _ in 0..20 {
             yield_now().await;
@@ -344,10 +345,10 @@ mod tests {
             clients.push(client);
             sessions.push(session);
         }
-        // Whose session ends keeps nobody out.
+        // A session that ends keeps no other client out.
         sessions[ENDS].abort();
         assert!((&mut sessions[ENDS]).await.unwrap_err().is_cancelled());
-        // Whatever order their tasks are woken in: here the last one's runs first.
+        // The order in which the tasks wake must not matter: here the last client's task runs first.
         for (number, asker) in told.into_iter().enumerate().rev() {
             assert_eq!(asker.send(place.welcome()).is_err(), number == ENDS);
             let_run().await;
@@ -402,7 +403,7 @@ mod tests {
         let first_told = place.lock(&mut first, 1).await;
         let (mut second, _session) = place.connect();
         let second_told = place.lock(&mut second, 2).await;
-        // Redis begins to say something, and does not go on.
+        // Redis sends a part of a message only.
         let half = ">2\r\n$10\r\ninvalidate\r\n";
         writes(&mut redis, half).await;
         reads(&mut first, half).await;

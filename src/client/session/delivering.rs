@@ -1,5 +1,5 @@
-//! Grants whose replies are being written: a client has its lock when its socket took the reply. Dropped before that,
-//! a grant is taken back.
+//! Grants whose replies are being written. A client has its lock once its socket has accepted the reply. A
+//! grant that is dropped before is taken back.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::{gate::Grant, limits::KEPT_GRANT_BYTES};
 /// Grants on their way to one client, in the order of their replies.
 #[derive(Default)]
 pub(super) struct Delivering {
-    /// Each with the place where its reply ends ([`Pipe::end`](crate::client::pipe::Pipe::end)).
+    /// Each grant with the end of its reply ([`Pipe::end`](crate::client::pipe::Pipe::end)).
     grants: VecDeque<(u64, Grant)>,
     bytes: usize,
     sessions: usize,
@@ -19,24 +19,24 @@ impl Delivering {
         self.grants.is_empty()
     }
 
-    /// The memory that they take, in bytes.
+    /// Returns the memory for these grants, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many of them bind their lease to the connection (`SESSION`).
+    /// Returns how many of them bind their lease to the connection (`SESSION`).
     pub(super) fn sessions(&self) -> usize {
         self.sessions
     }
 
-    /// The reply that ends there is this grant's.
+    /// Adds a grant whose reply ends at `end`.
     pub(super) fn push(&mut self, end: u64, grant: Grant) {
         self.bytes += bytes_of(&grant);
         self.sessions += usize::from(grant.is_session());
         self.grants.push_back((end, grant));
     }
 
-    /// The next grant whose reply ends before this place.
+    /// Removes and returns the next grant whose reply ends at or before `written`.
     pub(super) fn take_written(&mut self, written: u64) -> Option<Grant> {
         self.grants.front().filter(|(end, _)| *end <= written)?;
         let (_, grant) = self.grants.pop_front()?;

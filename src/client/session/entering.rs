@@ -1,9 +1,9 @@
-//! Where the gate has a password of its own, a client has to give it before anything else is done for it.
-//! Until then its commands are held to the bounds that Redis has for strangers, and passed over as they
-//! come, so they take no memory; each is answered `NOAUTH`.
+//! Where lockgate has a password of its own, a client has to give it before it is served. Until then its
+//! commands are held to Redis's bounds for unauthenticated clients and skipped as they arrive, so they take
+//! no memory. Each gets `NOAUTH`.
 //!
-//! What changes who the client is (`AUTH`, `HELLO`, `RESET`) has its turn when everything before it is
-//! answered, and what follows waits for its reply: that tells whether the client is in.
+//! A command that changes the client's identity (`AUTH`, `HELLO`, `RESET`) starts when everything before it
+//! is answered. The next command waits for its reply, which shows whether the client has authenticated.
 
 use bytes::{Bytes, BytesMut};
 
@@ -17,16 +17,16 @@ use crate::{
     resp::{Writer, arguments},
 };
 
-/// Refused by Redis whatever else is the case; in a transaction it ends that, too.
+/// A command that Redis always refuses; in a transaction it aborts that, too.
 const NO_LOGIN: &[u8] = b"*1\r\n$4\r\nAUTH\r\n";
 
 impl Session {
-    /// The client has to authenticate first.
+    /// Returns whether the client has to authenticate first.
     pub(super) fn is_barred(&self) -> bool {
         self.shared.guard.is_some() && !self.back.is_authenticated()
     }
 
-    /// The command, whose name was read, is for the guard.
+    /// Returns whether the command whose name was read is for the guard.
     pub(super) fn is_for_the_guard(&self) -> bool {
         self.shared.guard.is_some()
             && match self.scanner.name() {
@@ -36,7 +36,7 @@ impl Session {
             }
     }
 
-    /// Such a command has its turn.
+    /// Starts a command for the guard.
     pub(super) fn enter(&mut self, frame: Bytes) {
         self.turn = Turn::Settling;
         match self.scanner.name() {
@@ -52,7 +52,7 @@ impl Session {
         }
     }
 
-    /// Nothing behind need hear of it.
+    /// Replies in place of the backend, which need not get the command.
     fn answer_here(&mut self, status: &str) {
         self.silent = self.back.silences();
         self.write_answer(|out, protocol| Writer::new(out, protocol).status(status));
@@ -66,7 +66,7 @@ impl Session {
         };
         match admitted {
             Ok(handed_on) if handed_on == command => self.hand_on(frame, &command),
-            // There Redis does not answer by what it makes of a command.
+            // In a transaction and in subscribed mode, Redis's reply does not show the result of a command.
             _ if self.back.takes_lock_commands() => {
                 self.hand_on(NO_LOGIN, &[Bytes::from_static(b"AUTH")])
             }
@@ -86,8 +86,8 @@ impl Session {
         }
     }
 
-    /// Goes to whatever stands behind, in the place of the command just read. To Redis it says who the
-    /// client is, or, where it `says` nothing, that it is nobody.
+    /// Sends the backend `command` in place of the command just read. For Redis, `says` states the client's
+    /// identity; if empty, the client is anonymous.
     fn hand_on(&mut self, command: &[u8], says: &[Bytes]) {
         if self.back.streams() {
             self.back

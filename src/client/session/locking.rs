@@ -1,5 +1,5 @@
-//! Lock commands: a turn of theirs begins when everything before is answered, goes to the gate, and
-//! ends with the reply, or with the client.
+//! Lock commands. One starts when everything before it is answered, goes to the gate, and ends with its reply
+//! or with the client.
 
 use std::{
     pin::Pin,
@@ -27,7 +27,7 @@ use crate::{
 };
 
 impl Session {
-    /// A lock command has its turn, or one that may make this a plain pipe, or that is for the guard.
+    /// Starts a lock command, one that may make this a plain pipe, or one for the guard.
     pub(super) fn begin(&mut self, frame: Bytes) {
         if self.is_for_the_guard() {
             return self.enter(frame);
@@ -38,7 +38,7 @@ impl Session {
             return self.give_to_redis(frame);
         }
         if self.back.takes_lock_commands() {
-            // In a transaction and in subscribed mode Redis answers, as to an unknown command.
+            // In a transaction and in subscribed mode Redis replies, as to an unknown command.
             return self.give_to_redis(frame);
         }
         self.silent = self.back.silences();
@@ -51,7 +51,7 @@ impl Session {
         self.sent();
     }
 
-    /// The client is admitted.
+    /// Runs a lock command of an admitted client.
     pub(super) fn run(&mut self, frame: &Bytes) -> Result<(), String> {
         let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).map_err(|_| {
             self.shared.counters().refused_lock_commands.count();
@@ -100,7 +100,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the client may have one more lease bound to its connection, and such a one.
+    /// Checks whether the client may bind this lease to its connection.
     fn check_session(&self, command: &Command) -> Result<(), String> {
         let Command::Lock {
             key,
@@ -127,7 +127,7 @@ impl Session {
         Ok(())
     }
 
-    /// `LOCKS`, once it is known whether the client may.
+    /// Answers `LOCKS` once the client's permission is known.
     pub(super) fn list(
         &mut self,
         may: Result<(), Bytes>,
@@ -193,8 +193,8 @@ impl Session {
         Turn::Running(Running { pending, waiting })
     }
 
-    /// Starts an `UNLOCK` or `RELOCK`. None: its token cannot be one, so it holds nothing; or it is not
-    /// known on whose behalf, which only a client that is gone is not told.
+    /// Starts an `UNLOCK` or `RELOCK`. `None`: its token is no valid one and holds nothing; or the client is
+    /// not admitted, which goes unreported only if the client is gone.
     fn start(&self, command: &Command) -> Option<Pending> {
         if !self.is_admitted() {
             return None;
@@ -218,12 +218,12 @@ impl Session {
         }
     }
 
-    /// When the client asked for what begins now.
+    /// Returns when the client requested the command that starts now.
     fn asked_at(&self) -> Time {
         self.came_at.unwrap_or_else(clock::now)
     }
 
-    /// The token can be one that a lock of that name was granted to.
+    /// Returns whether a lock of that name can have been granted to the token.
     fn may_hold(&self, key: &Bytes, token: &Token) -> bool {
         (1..=self.shared.bounds.token_bytes).contains(&token.as_bytes().len())
             && !self.shared.gate.is_reserved(&self.name(key.clone()))
@@ -248,7 +248,7 @@ impl Session {
         }
         let mut moved = false;
         if let Some(waiting) = &mut running.waiting {
-            // Other clients have their turn between some and the next.
+            // Other sessions run between two scans.
             let some = self.ahead.len() + LOOKED_AT_ONCE;
             moved = self.ahead.look(
                 &self.client.inbox,
@@ -275,13 +275,13 @@ impl Session {
             }
         }
         self.turn = Turn::Running(running);
-        // The answer may have come meanwhile; if not, nothing is done twice.
+        // If the answer has arrived meanwhile, the next turn takes it; if not, nothing is done twice.
         moved
     }
 
-    /// Writes the answer to a lock command. It may not come in the middle of what Redis says. A grant waits until its
-    /// client has taken what is before it, or its lease might end meanwhile; unless more commands stand behind it,
-    /// since then the client may read nothing before it has sent them all.
+    /// Writes the answer to a lock command, but never inside a reply or message of Redis. A grant waits until
+    /// its client has taken everything before it; otherwise its lease might expire meanwhile. It does not
+    /// wait if more commands stand behind it: the client may read nothing before it has sent them all.
     pub(super) fn answer(&mut self, answer: Answer) -> bool {
         let busy = !self.client.is_written() && self.client.inbox.is_empty();
         let is_grant = matches!(answer, Answer::Granted(_));
@@ -295,8 +295,8 @@ impl Session {
             }
             Answer::Granted(grant) => {
                 self.write_answer(|out, protocol| answer::granted(out, protocol, &grant));
-                // From here on its lease may end while it is on its way, as with Redis itself. A client that
-                // is not read from any more, because the gate shuts down, is there all the same.
+                // From here on the lease may expire while the reply is on its way, as with Redis itself. A
+                // client that lockgate stopped reading for a shutdown is still present.
                 if self.left {
                     self.late.push(grant);
                 } else {
@@ -313,7 +313,7 @@ impl Session {
         }
     }
 
-    /// The reply to the lock command that has its turn, unless the client wants none.
+    /// Writes the reply to the running lock command, unless the client suppresses it.
     pub(super) fn write_answer(&mut self, write: impl FnOnce(&mut BytesMut, Protocol)) -> bool {
         let protocol = self.back.protocol();
         if std::mem::take(&mut self.silent) {
@@ -324,8 +324,8 @@ impl Session {
         true
     }
 
-    /// The client left a `LOCK` that waited, or cannot be served any longer: what it sent behind it
-    /// is dropped, but for every `UNLOCK`, as far as it is known what it means.
+    /// Drops the commands of a client that left a waiting `LOCK` or cannot be served any longer. Every
+    /// `UNLOCK` among them runs if its meaning is known.
     pub(super) fn abandon(&mut self) {
         let turn = std::mem::replace(&mut self.turn, Turn::Open);
         let ahead = std::mem::take(&mut self.ahead);
@@ -340,7 +340,7 @@ impl Session {
         if let Turn::Next(frame) = &turn {
             Ahead::default().each_unlock(frame, &self.shared.bounds, run);
         }
-        // In the middle of an ordinary command nothing can be told.
+        // Inside an ordinary command the start of the next frame is unknown.
         if self.frame != Frame::Ordinary {
             ahead.each_unlock(&rest, &self.shared.bounds, run);
         }

@@ -1,9 +1,8 @@
-//! What a client sends, command by command: ordinary ones pass to Redis, a lock command has the next
-//! turn.
+//! The client's commands: ordinary ones pass to Redis, a lock command takes the next turn.
 //!
-//! Most bytes are ordinary commands with nothing before them: they are looked at where they were read,
-//! and written on from there. Everything else waits in the inbox: what stands behind a lock command, what
-//! begins with one, and what is not whole enough to tell.
+//! Most bytes are ordinary commands with nothing before them. They are scanned in the read buffer and
+//! forwarded from there. Everything else waits in the inbox: the commands behind a lock command, bytes that
+//! begin with a lock command, and frames too incomplete to classify.
 
 use std::task::Context;
 
@@ -24,8 +23,8 @@ use crate::{
 };
 
 impl Session {
-    /// The way of most bytes: ordinary commands that were just read, with nothing kept before them,
-    /// pass to Redis without waiting in the inbox. Returns how many bytes of the front did.
+    /// The path of most bytes: forwards ordinary commands that were just read, with nothing kept before them,
+    /// to Redis without the inbox. Returns how many bytes passed.
     pub(super) fn pass_through(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> usize {
         let is_next = matches!(self.turn, Turn::Open) && self.client.inbox.is_empty();
         let named = matches!(self.frame, Frame::Unnamed | Frame::Ordinary);
@@ -61,7 +60,7 @@ impl Session {
                         break;
                     }
                 }
-                // The front of this frame is with Redis.
+                // Redis already has the front of this frame.
                 Err(error) if self.frame == Frame::Ordinary => {
                     self.shared.counters().protocol_errors.count();
                     doubt = Some(format!("ERR {error}"));
@@ -74,7 +73,7 @@ impl Session {
             }
         }
         if passing < read {
-            // What this frame is shows in the inbox.
+            // The inbox is scanned from the start of this frame.
             self.scanner = RequestScanner::new();
         }
         if let Some(pipe) = self.back.pipe() {
@@ -87,8 +86,8 @@ impl Session {
         passing
     }
 
-    /// Counts the commands at the front that are there whole and of which nothing more needs to be known:
-    /// nearly all. Returns their bytes; `passing` are on their way already.
+    /// Counts the whole commands at the front that need no further inspection: nearly all. Returns their
+    /// bytes; `passing` bytes are on their way already.
     fn count_plain(&mut self, bytes: &[u8], passing: usize) -> usize {
         if !self.ahead.is_empty() {
             return 0;
@@ -109,7 +108,7 @@ impl Session {
         end
     }
 
-    /// Reads on in the inbox: ordinary commands pass, a lock command has the next turn.
+    /// Scans the inbox: ordinary commands pass, a lock command takes the next turn.
     pub(super) fn dispatch(&mut self) -> bool {
         let before = self.client.inbox.len() - self.scanned;
         while matches!(self.turn, Turn::Open)
@@ -142,7 +141,7 @@ impl Session {
         self.client.inbox.len() - self.scanned < before
     }
 
-    /// Beside so many bytes more may go to Redis.
+    /// Returns whether more may go to Redis, beside `passing` bytes on their way.
     fn has_room(&self, passing: usize) -> bool {
         self.back.backlog() + passing < self.shared.limits.relay_bytes && self.back.has_room()
     }
@@ -191,12 +190,12 @@ impl Session {
         let is_long = self.scanned - self.passing > self.most_bytes(self.frame);
         match self.frame {
             Frame::Unnamed if is_long && self.is_barred() => self.frame = Frame::Barred,
-            // Nothing of a line passes before its end, where its name shows.
+            // No part of a line passes before its end, where its name is known.
             Frame::Unnamed | Frame::Kept if self.scanner.is_inline() => {}
-            // So long a name is that of no lock command. But a guard lets nothing pass that it does not know.
+            // No lock command has a name of this length. But a guard lets no unknown command pass.
             Frame::Unnamed if is_long && self.shared.guard.is_some() => self.frame = Frame::Excess,
             Frame::Kept if is_long && self.must_be_whole() => self.frame = Frame::Excess,
-            // To so long a COMMAND nothing is added.
+            // A COMMAND of this length gets no amendment.
             Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
             Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
             Frame::Ordinary | Frame::Lock | Frame::Login if is_long => self.frame = Frame::Excess,
@@ -208,7 +207,7 @@ impl Session {
     fn excess(&mut self) {
         self.take_frame();
         self.ahead.turn(self.frame_bytes());
-        // What it says is known, though it was not kept.
+        // The scanner has read what matters, though the frame was not kept.
         if let Some(stand_in) = self.back.stand_in(&self.scanner) {
             self.back.pass_on_own(stand_in);
             return self.sent();
@@ -233,7 +232,7 @@ impl Session {
         self.back.streams() && State::must_be_whole(&self.scanner)
     }
 
-    /// Longest frame of this kind that is read whole.
+    /// Returns the longest frame of this kind that is read whole, in bytes.
     fn most_bytes(&self, frame: Frame) -> usize {
         match frame {
             Frame::Lock => self.shared.bounds.command_bytes,
@@ -241,7 +240,7 @@ impl Session {
         }
     }
 
-    /// Somebody speaks HTTP: what came before is answered, and nothing behind it is read.
+    /// Drops a client that speaks HTTP. Earlier commands are answered. The rest is not read.
     fn drop_client(&mut self) {
         self.shared.counters().cross_protocol_requests.count();
         if let Some(left_out) = self.shared.warnings.cross_protocol.is_due() {
@@ -259,8 +258,9 @@ impl Session {
         self.turn = Turn::Dropping;
     }
 
-    /// What a client says that is in a plain pipe is not looked at any more, so it might say there who it is, or
-    /// is no longer, as only this gate may. So it may say nothing.
+    /// Closes a client that sends bytes through a plain pipe while lockgate has a password of its own.
+    /// lockgate does not scan these bytes, and a command among them might change the client's identity, which
+    /// only the guard may do.
     fn drop_unguarded(&mut self) -> bool {
         self.client.inbox.clear();
         (self.scanned, self.passing) = (0, 0);
@@ -268,7 +268,7 @@ impl Session {
         true
     }
 
-    /// A command that passes as it comes.
+    /// Returns whether the command passes as it arrives.
     fn is_ordinary(&self) -> bool {
         let name = self.scanner.name();
         is_plain(name)
@@ -278,7 +278,7 @@ impl Session {
                 && !is_cross_protocol(name)
     }
 
-    /// The front of the inbox up to the frame being read goes to Redis.
+    /// Sends the front of the inbox, up to the frame being read, to Redis.
     fn pass_on(&mut self) {
         if self.passing > 0 {
             self.back.pass_on(&mut self.client.inbox, self.passing);
@@ -312,7 +312,7 @@ impl Session {
         usize::try_from(self.scanner.frame_bytes()).unwrap_or(usize::MAX)
     }
 
-    /// An ordinary command was read to its end; its reply is owed.
+    /// Counts an ordinary command that was read to its end; its reply is now owed.
     fn count_ordinary(&mut self) -> Result<(), String> {
         self.ahead.turn(self.frame_bytes());
         if is_plain(self.scanner.name()) {
@@ -350,7 +350,7 @@ impl Session {
         }
     }
 
-    /// What a command cannot be passed on for.
+    /// Returns the error of a command that cannot be passed on.
     fn uncountable(&self, error: Uncountable) -> String {
         if error == Uncountable::Endless {
             self.shared.counters().refused_transactions.count();
@@ -393,7 +393,7 @@ impl Session {
         }
     }
 
-    /// What is to be done to the reply to the command just read.
+    /// Returns the amendment of the reply to the command just read.
     fn amendment(&self) -> Option<Amendment> {
         if !amend::is_amended(self.scanner.name()) {
             return None;
@@ -401,7 +401,7 @@ impl Session {
         Amendment::of(&self.arguments_read()?)
     }
 
-    /// The arguments of the command just read, where it may say who the client is.
+    /// Returns the arguments of the command just read, if it may state the client's identity.
     fn login(&self) -> Option<Vec<Bytes>> {
         if !is_login(self.scanner.name()) {
             return None;
@@ -409,7 +409,7 @@ impl Session {
         self.arguments_read()
     }
 
-    /// The arguments of the command just read, where it may say something of the client itself.
+    /// Returns the arguments of the command just read, if it may name the client or its library.
     fn naming(&self) -> Option<Vec<Bytes>> {
         let says = self.scanner.argument_beginning(1)?;
         if self.scanner.name() != b"CLIENT" || !is_naming(says) {
@@ -418,7 +418,7 @@ impl Session {
         self.arguments_read()
     }
 
-    /// The arguments of the command just read, where it is no longer than a lock command may be.
+    /// Returns the arguments of the command just read, unless it exceeds `LOCK_COMMAND_BYTES`.
     fn arguments_read(&self) -> Option<Vec<Bytes>> {
         let frame = &self.client.inbox[self.passing..self.scanned];
         if frame.len() > LOCK_COMMAND_BYTES {
@@ -433,7 +433,7 @@ impl Session {
         self.turn = Turn::Next(frame);
     }
 
-    /// A command of a client that is not in.
+    /// Refuses a command of an unauthenticated client.
     fn barred_command(&mut self) {
         self.take_frame();
         self.ahead.turn(self.frame_bytes());
@@ -443,7 +443,7 @@ impl Session {
     fn lock_command(&mut self) {
         let frame = self.take_frame();
         self.turn = match self.ahead.turn(frame.len()) {
-            // It overtook: its answer is there, or on its way.
+            // It overtook: its answer has arrived or is on its way.
             Some(pending) => {
                 self.silent = self.back.silences();
                 Turn::Running(Running {

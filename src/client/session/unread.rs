@@ -1,10 +1,11 @@
-//! Replies that the client has not read yet.
+//! Replies that the client has not read.
 //!
-//! They never stop the reading of requests: Redis takes those, and keeps the replies in its own output buffer. lockgate
-//! keeps `limits.relay_bytes` of them, and more only where what the client sent has to wait for them: a lock command
-//! runs when every reply before it has arrived. What it keeps then comes out of a [budget](crate::client::budget) that
-//! all clients share. Where no more may be kept, the client has to read; one that takes nothing for [`STARVED`] is
-//! closed, since it may be one that reads nothing before it has written all.
+//! They never stop the reading of requests: Redis accepts those, and keeps the replies in its own output
+//! buffer. lockgate keeps `limits.relay_bytes` of them. It keeps more only where the client's commands have
+//! to wait for them: a lock command runs when every reply before it has arrived. That memory comes out of a
+//! [budget](crate::client::budget) that all clients share. When the budget allows no more, the client has to
+//! read. A client that takes nothing for [`STARVED`] is closed, since it may read nothing before it has
+//! written everything.
 
 use std::{
     pin::Pin,
@@ -18,26 +19,27 @@ use tracing::warn;
 use super::{Session, Turn};
 use crate::limits::READ_BYTES;
 
-/// How long a client may take nothing while what it sent cannot go on before it does. (A system that has some megabytes
-/// for it tells that the client took some only when it took a third of them: over a slow line that takes a while.)
+/// Longest time that a client may take nothing while its commands cannot proceed before it reads. (With some
+/// megabytes in the socket's send buffer, the system reports that the client took some only once it took a
+/// third of them; over a slow line that takes a while.)
 const STARVED: Duration = Duration::from_secs(30);
 
-/// How often such a client asks whether more may be kept by now.
+/// Interval at which such a client checks the budget again.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Since when a client has taken nothing, and when to look again.
+/// Since when a client has taken nothing, and the timer of the next check.
 pub(super) struct Starved {
     since: Instant,
     look: Pin<Box<Sleep>>,
 }
 
 impl Session {
-    /// What waits for the client to read, in bytes.
+    /// Returns the bytes that wait for the client to read, including the memory for grants.
     fn unread(&self) -> usize {
         self.client.unwritten() + self.delivering.bytes()
     }
 
-    /// One more piece may be kept for the client.
+    /// Returns whether one more piece may be kept for the client.
     pub(super) fn keeps_more(&mut self) -> bool {
         self.client.set_aside();
         let unread = self.unread();
@@ -47,25 +49,25 @@ impl Session {
         over < self.share.bytes() || self.is_let_in() && self.share.grow(READ_BYTES)
     }
 
-    /// The client has authenticated, where it has to: nothing is kept for one that has not.
+    /// Returns whether the client has authenticated, where it has to. Nothing is kept for one that has not.
     fn is_let_in(&self) -> bool {
         !self.is_barred() && (self.back.has_served() || self.is_admitted())
     }
 
-    /// The client has taken something.
+    /// Gives back the budget that the client no longer needs.
     pub(super) fn keep_less(&mut self) {
         let unread = self.unread();
         let over = unread.saturating_sub(self.shared.limits.relay_bytes);
         self.share.shrink_to(over.next_multiple_of(READ_BYTES));
     }
 
-    /// Redis is to be read from.
+    /// Returns whether to read from Redis.
     pub(super) fn reads_replies(&mut self) -> bool {
         self.client.unwritten() < self.shared.limits.relay_bytes
             || self.waits_for_replies() && self.keeps_more()
     }
 
-    /// What the client sent cannot go on before replies have come.
+    /// Returns whether the client's commands cannot proceed before replies have arrived.
     fn waits_for_replies(&self) -> bool {
         match self.turn {
             Turn::Open => !self.back.has_room(),
@@ -73,7 +75,7 @@ impl Session {
         }
     }
 
-    /// What the client sent cannot go on before there is room for what it has not read.
+    /// Returns whether the client's commands cannot proceed before there is room for unread replies.
     fn waits_for_room(&self) -> bool {
         match self.turn {
             Turn::Open => self.waits_for_replies() || !self.back.streams() && !self.is_done(),
@@ -82,7 +84,7 @@ impl Session {
         }
     }
 
-    /// A client that takes nothing is not waited for for ever.
+    /// Closes a client that takes nothing for too long.
     pub(super) fn look_for_starvation(&mut self, cx: &mut Context<'_>) -> bool {
         if self.closing || !self.waits_for_room() || self.keeps_more() {
             self.starved = None;

@@ -1,5 +1,5 @@
-//! What of a command the counting of replies needs: most are ordinary, with one reply and no
-//! effect on the connection.
+//! The facts about a command that counting its replies needs. Most commands are ordinary, with one reply and
+//! no effect on the connection.
 
 use std::num::NonZeroU32;
 
@@ -8,53 +8,54 @@ use crate::{
     resp::{NAME_BYTES, Protocol, RequestScanner},
 };
 
-/// A command forwarded to Redis. Small, since many may be on their way.
+/// A command forwarded to Redis. Small, since many may be in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
-    /// So many in a row that get one reply each.
+    /// A row of ordinary commands, with one reply each.
     Ordinary(u64),
-    /// An ordinary one whose reply lockgate adds to.
+    /// An ordinary command whose reply is amended.
     Amended,
-    /// `SUBSCRIBE`, `UNSUBSCRIBE` and their kind: confirmed once for each channel named.
+    /// `SUBSCRIBE`, `UNSUBSCRIBE` and their kind, confirmed once for each channel named.
     Confirm {
         confirmation: Confirmation,
         times: u32,
     },
-    /// `UNSUBSCRIBE` without a channel: confirmed for each there is, or once.
+    /// `UNSUBSCRIBE` and its kind without a channel, confirmed once for each subscription, or once if there
+    /// is none.
     ConfirmAll {
         confirmation: Confirmation,
     },
     Multi,
     Exec,
     Discard,
-    /// None: not a number as Redis wants it.
+    /// `None`: not a number in Redis's form.
     Select(Option<u32>),
     Auth {
         number: u64,
     },
-    /// The protocol asked for, and the number of its `AUTH`.
+    /// The requested protocol, and the number of the login.
     Hello {
         protocol: Option<Protocol>,
         login: Option<u64>,
-        /// The number of what it says of the client itself (`SETNAME`).
+        /// The number of its `SETNAME`.
         naming: Option<NonZeroU32>,
     },
-    /// `CLIENT SETNAME`, `CLIENT SETINFO`, by their number.
+    /// `CLIENT SETNAME` or `CLIENT SETINFO`, with its number.
     Naming {
         number: Option<NonZeroU32>,
     },
     Reset,
     Reply(ReplyMode),
     Monitor,
-    /// `SCRIPT DEBUG YES|SYNC`: scripts are answered by a debugger from then on.
+    /// `SCRIPT DEBUG YES|SYNC`: from then on a debugger replies to scripts.
     Debug,
-    /// Sent by lockgate itself; nobody sees its reply.
+    /// A command of lockgate's own, whose reply the client does not see.
     Nobodys,
-    /// So many `PUBLISH` in a row: their replies are never arrays.
+    /// A row of `PUBLISH`, whose replies are never arrays.
     Publish(u64),
     /// A frame without a command.
     Blank,
-    /// What follows are no replies.
+    /// The bytes that Redis sends from then on are no replies.
     Stream,
 }
 
@@ -65,7 +66,7 @@ pub(super) enum ReplyMode {
     Skip,
 }
 
-/// What Redis says when it did what was asked of a subscription.
+/// Redis's confirmation of a subscription command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Confirmation {
     Subscribe,
@@ -77,7 +78,7 @@ pub(super) enum Confirmation {
 }
 
 impl Confirmation {
-    /// By its word, in lower case.
+    /// Returns the confirmation with this word, in lower case.
     pub(super) fn of(word: &[u8]) -> Option<Self> {
         Some(match word {
             b"subscribe" => Self::Subscribe,
@@ -91,9 +92,9 @@ impl Confirmation {
     }
 }
 
-/// A command of this name gets one reply and changes nothing that matters here, whatever its arguments
-/// are; nor is its reply amended, or anything of it kept. That is nearly every one. (A name that is too
-/// long to be told is empty.)
+/// Returns whether a command of this name is plain, whatever its arguments: it gets one reply, has no effect
+/// that matters here, needs no amendment, and nothing of it is kept. Nearly every command is plain. (The
+/// scanner reports a name that is too long as empty.)
 pub fn is_plain(name: &[u8]) -> bool {
     Verb::of(name).is_none()
         && !matches!(
@@ -128,7 +129,7 @@ pub fn is_plain(name: &[u8]) -> bool {
         )
 }
 
-/// As [`is_plain`], for a name as it was sent.
+/// As [`is_plain`], for a name as the client sent it.
 pub fn is_plain_in_any_case(name: &[u8]) -> bool {
     let mut upper = [0; NAME_BYTES];
     let Some(upper) = upper.get_mut(..name.len()) else {
@@ -139,13 +140,13 @@ pub fn is_plain_in_any_case(name: &[u8]) -> bool {
     is_plain(upper)
 }
 
-/// This subcommand of `CLIENT` says something of the client itself.
+/// Returns whether this subcommand of `CLIENT` names the client or its library.
 pub fn is_naming(subcommand: &[u8]) -> bool {
     c_equal(subcommand, b"SETNAME") || c_equal(subcommand, b"SETINFO")
 }
 
 impl Command {
-    /// None where it depends on the chance of Redis's hash tables what is run.
+    /// Classifies a command. `None`: which command runs depends on chance in Redis's hash tables.
     pub(super) fn of(command: &RequestScanner) -> Option<Self> {
         use Confirmation as C;
         let arguments = command.argument_count();
@@ -157,7 +158,7 @@ impl Command {
             b"PUNSUBSCRIBE" => Self::confirmed_or_all(C::PatternUnsubscribe, arguments),
             b"SUNSUBSCRIBE" => Self::confirmed_or_all(C::ShardUnsubscribe, arguments),
             b"MULTI" if arguments == 1 => Self::Multi,
-            // With arguments too: refused, it ends the transaction.
+            // With arguments, too: refused, it ends the transaction.
             b"EXEC" => Self::Exec,
             b"DISCARD" if arguments == 1 => Self::Discard,
             b"SELECT" => Self::Select(command.argument(1).and_then(decimal)),
@@ -168,7 +169,7 @@ impl Command {
             b"MONITOR" if arguments == 1 => Self::Monitor,
             b"SCRIPT" => return Self::script(command),
             b"PUBLISH" | b"SPUBLISH" => Self::Publish(1),
-            // Of REPLCONF, some forms are not answered; only replicas send it.
+            // Some forms of REPLCONF get no reply; only replicas send it.
             b"SYNC" | b"PSYNC" | b"REPLCONF" => Self::Stream,
             _ => Self::Ordinary(1),
         })
@@ -196,16 +197,16 @@ impl Command {
         let protocol = match command.argument(1) {
             Some(b"2") => Some(Protocol::Resp2),
             Some(b"3") => Some(Protocol::Resp3),
-            // Refused before its options are read.
+            // Redis refuses it before it reads the options.
             _ => None,
         };
-        // `HELLO 3 [AUTH user password] [SETNAME name]`, in any order: with three words there may be an AUTH.
+        // `HELLO 3 [AUTH user password] [SETNAME name]`, in any order: three words may contain an AUTH.
         let options = command.argument_count().saturating_sub(2);
         let login = options >= 3;
         Self::Hello {
             protocol,
             login: (login && protocol.is_some()).then_some(0),
-            // Whether it says anything, its arguments tell.
+            // Its arguments show whether it has a SETNAME.
             naming: (options > 0 && protocol.is_some()).then_some(NonZeroU32::MIN),
         }
     }
@@ -247,7 +248,7 @@ impl Command {
         if command.argument_count() != 3 {
             return Some(Self::Ordinary(1));
         }
-        // Whatever follows a NUL does not count, however much it is.
+        // Redis ignores whatever follows a NUL.
         let mode = command.argument_beginning(2).unwrap_or_default();
         Some(if c_equal(mode, b"ON") {
             Self::Reply(ReplyMode::On)
@@ -260,7 +261,7 @@ impl Command {
         })
     }
 
-    /// With the number of its login, where it has one.
+    /// Sets the number of its login, if it is one.
     pub(super) fn numbered(self, number: u64) -> Self {
         match self {
             Self::Auth { .. } => Self::Auth { number },
@@ -277,7 +278,7 @@ impl Command {
         }
     }
 
-    /// It may say something of the client itself.
+    /// Returns whether it may name the client or its library.
     pub(super) fn names(self) -> bool {
         matches!(
             self,
@@ -289,7 +290,7 @@ impl Command {
         )
     }
 
-    /// With the number of what it says of the client itself.
+    /// Sets the number of its naming.
     pub(super) fn named(self, number: NonZeroU32) -> Self {
         match self {
             Self::Naming { .. } => Self::Naming {
@@ -306,7 +307,7 @@ impl Command {
         }
     }
 
-    /// One of a row of ordinary commands; any other as it is. In a transaction, nothing is amended.
+    /// Returns one command of a row, or the command itself. In a transaction, no reply is amended.
     pub(super) fn alone(self) -> Self {
         match self {
             Self::Ordinary(_) | Self::Amended => Self::Ordinary(1),
@@ -315,7 +316,7 @@ impl Command {
         }
     }
 
-    /// How many commands this stands for.
+    /// Returns how many commands it stands for.
     pub(super) fn times(self) -> u64 {
         match self {
             Self::Ordinary(times) | Self::Publish(times) => times,
@@ -323,8 +324,8 @@ impl Command {
         }
     }
 
-    /// Redis runs it inside `MULTI` instead of queueing it. (Of the ordinary ones, `WATCH` and
-    /// `QUIT`; their replies tell.)
+    /// Returns whether Redis runs it inside `MULTI` instead of queueing it. (Of the ordinary ones it runs
+    /// `WATCH` and `QUIT`; their replies show it.)
     pub(super) fn runs_in_transaction(self) -> bool {
         matches!(self, Self::Multi | Self::Exec | Self::Discard | Self::Reset)
     }
@@ -339,7 +340,7 @@ impl Command {
     }
 }
 
-/// Whether something is armed for the command after this one.
+/// Returns whether an effect is pending for the command after this one.
 pub(super) fn primes_next(command: &RequestScanner, primed: bool) -> bool {
     let first = |word: &[u8]| {
         command
@@ -349,13 +350,13 @@ pub(super) fn primes_next(command: &RequestScanner, primed: bool) -> bool {
     match command.name() {
         b"ASKING" => true,
         b"CLIENT" if first(b"CACHING") => true,
-        // Redis keeps what CLIENT CACHING said over other forms of CLIENT.
+        // Redis keeps the effect of CLIENT CACHING across other forms of CLIENT.
         b"CLIENT" => primed,
         _ => false,
     }
 }
 
-/// Equal as Redis compares words: without regard to case, up to the first NUL.
+/// Returns whether two words are equal to Redis: case-insensitively, up to the first NUL.
 pub(super) fn c_equal(given: &[u8], word: &[u8]) -> bool {
     given
         .split(|&byte| byte == 0)
@@ -363,7 +364,7 @@ pub(super) fn c_equal(given: &[u8], word: &[u8]) -> bool {
         .is_some_and(|given| given.eq_ignore_ascii_case(word))
 }
 
-/// A number as Redis reads it.
+/// Parses a number as Redis does.
 fn decimal(text: &[u8]) -> Option<u32> {
     let canonical =
         matches!(text, [b'0'] | [b'1'..=b'9', ..]) && text.iter().all(u8::is_ascii_digit);
@@ -378,7 +379,7 @@ fn decimal(text: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// The names that anything in this crate asks for, and a few that mean nothing to it.
+    /// All names that this crate compares with, and a few others.
     const NAMES: &str = "post host: subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe multi exec \
         discard select auth hello reset quit client script asking readonly command info monitor publish spublish \
         sync psync replconf watch unwatch lock trylock relock unlock lockinfo locks get set eval config";

@@ -1,5 +1,5 @@
-//! Who the client is. What it says of itself (`AUTH`, `HELLO … AUTH`) is kept until Redis answers, and is
-//! true once Redis accepted it.
+//! The client's identity. Credentials in an `AUTH` or `HELLO … AUTH` are kept until Redis replies, and count
+//! once Redis has accepted them.
 
 use std::collections::VecDeque;
 
@@ -8,40 +8,40 @@ use bytes::Bytes;
 use super::command::c_equal;
 use crate::identity::{Credentials, DEFAULT};
 
-/// Logins on their way that are remembered, the latest ones: of many in one packet the last counts.
+/// Most logins in flight that are kept, the latest ones: of many in one packet the last counts.
 const OFFERED: usize = 16;
 
-/// Who the client is to Redis.
+/// The client's identity in Redis.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Identity {
-    /// It has not said so: what Redis allows on a new connection.
+    /// The client has not logged in, and has the rights of a new connection.
     #[default]
     Anonymous,
-    /// It said so, and Redis accepted it.
+    /// Redis accepted these credentials.
     Known(Credentials),
-    /// It said so, too long or among too much to be remembered, and Redis accepted it.
+    /// Redis accepted credentials that were too long, or among too many, to be kept.
     NotKept,
 }
 
-/// What one `AUTH` or `HELLO` says.
+/// The content of one `AUTH` or `HELLO`.
 #[derive(Debug, Clone)]
 enum Offer {
-    /// Nothing of who it is.
+    /// No credentials.
     Nothing,
-    /// The gate has let it in, and it is nobody to Redis.
+    /// lockgate itself has let the client in, which is anonymous to Redis.
     LetIn,
     Credentials(Option<Credentials>),
-    /// Of several the last counts, if Redis accepts them all; else it may be any.
+    /// Several credentials. If Redis accepts the command, the last ones count; if not, any of them may.
     Several(Option<Credentials>),
 }
 
-/// What the client said and Redis has not answered, and what came of it.
+/// The logins in flight, and the identity that resulted from the earlier ones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Logins {
-    /// By the number of the login.
+    /// The logins in flight, with their numbers.
     offered: VecDeque<(u64, Offer)>,
     identity: Identity,
-    /// Counts what changed it.
+    /// Number of changes of the identity.
     changes: u64,
 }
 
@@ -50,7 +50,7 @@ impl Logins {
         (&self.identity, self.changes)
     }
 
-    /// A login with these arguments was sent; without any the gate has let the client in itself.
+    /// Keeps a forwarded login. Without arguments, lockgate itself has let the client in.
     pub(super) fn sent(&mut self, number: u64, arguments: &[Bytes]) {
         if self.offered.len() >= OFFERED {
             self.offered.pop_front();
@@ -58,7 +58,8 @@ impl Logins {
         self.offered.push_back((number, Offer::of(arguments)));
     }
 
-    /// Redis accepted it. Whether it said who the client is.
+    /// Applies a login that Redis accepted. Returns whether it contained credentials or made the client
+    /// anonymous.
     pub(super) fn accepted(&mut self, number: u64) -> bool {
         self.identity = match self.take(number) {
             Some(Offer::Nothing) => return false,
@@ -70,7 +71,8 @@ impl Logins {
         true
     }
 
-    /// Redis refused it, `as_nobody` or for another reason. Whether part of it may have come true.
+    /// Discards a login that Redis refused, `as_nobody` or for another reason. Returns whether part of it may
+    /// have taken effect.
     pub(super) fn refused(&mut self, number: u64, as_nobody: bool) -> bool {
         match self.take(number) {
             Some(Offer::Nothing | Offer::LetIn) => false,
@@ -80,13 +82,14 @@ impl Logins {
         }
     }
 
-    /// As on a new connection.
+    /// Makes the client anonymous, as on a new connection.
     pub(super) fn reset(&mut self) {
         self.identity = Identity::Anonymous;
         self.changes += 1;
     }
 
-    /// They are answered in the order of their numbers; some, in transactions, never.
+    /// Removes the login with this number. Replies arrive in the order of the numbers; some logins, in
+    /// transactions, get none.
     fn take(&mut self, number: u64) -> Option<Offer> {
         while let Some((first, _)) = self.offered.front()
             && *first <= number
@@ -129,7 +132,7 @@ impl Offer {
                     rest
                 }
                 [option, _name, rest @ ..] if c_equal(option, b"SETNAME") => rest,
-                // Done, or wrong: Redis refuses it there.
+                // The end, or an invalid option, where Redis refuses the command.
                 _ => return offer,
             };
         }

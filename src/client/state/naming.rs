@@ -1,5 +1,6 @@
-//! What the client says of itself (`CLIENT SETNAME`, `CLIENT SETINFO`, `HELLO … SETNAME`), to be shown to
-//! operators. As with logins, what it says is kept until Redis answers, and counts once Redis accepted it.
+//! The client's name and library, as the client states them (`CLIENT SETNAME`, `CLIENT SETINFO`,
+//! `HELLO … SETNAME`), for operators to see. Like a login, a statement is kept until Redis replies, and
+//! counts once Redis has accepted it.
 
 use std::{collections::VecDeque, num::NonZeroU32};
 
@@ -8,10 +9,10 @@ use bytes::Bytes;
 use super::command::c_equal;
 use crate::gate::{SAID_BYTES, Said};
 
-/// Of what is on its way, so much is remembered, the latest.
+/// Most statements in flight that are kept, the latest ones.
 const OFFERED: usize = 16;
 
-/// What one command says.
+/// The content of one command.
 #[derive(Debug, Clone)]
 enum Offer {
     Name(Box<[u8]>),
@@ -20,10 +21,10 @@ enum Offer {
     Nothing,
 }
 
-/// What the client said of itself.
+/// The client's name and library.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Naming {
-    /// On its way, by its number.
+    /// The statements in flight, with their numbers.
     offered: VecDeque<(NonZeroU32, Offer)>,
     name: Box<[u8]>,
     library: Box<[u8]>,
@@ -39,12 +40,12 @@ impl Naming {
         }
     }
 
-    /// These arguments say something.
+    /// Returns whether these arguments contain a statement.
     pub(super) fn is_in(arguments: &[Bytes]) -> bool {
         !matches!(Offer::of(arguments), Offer::Nothing)
     }
 
-    /// A command with these arguments was sent.
+    /// Keeps the statement of a forwarded command.
     pub(super) fn sent(&mut self, number: NonZeroU32, arguments: &[Bytes]) {
         if self.offered.len() >= OFFERED {
             self.offered.pop_front();
@@ -52,8 +53,8 @@ impl Naming {
         self.offered.push_back((number, Offer::of(arguments)));
     }
 
-    /// Redis accepted it. Where it is not remembered what that was, nothing is shown rather than what was
-    /// true before.
+    /// Applies a statement that Redis accepted. If its content was not kept, nothing is shown, rather than an
+    /// outdated value.
     pub(super) fn accepted(&mut self, number: NonZeroU32) {
         match self.take(number) {
             Some(Offer::Name(name)) => self.name = name,
@@ -68,22 +69,23 @@ impl Naming {
         }
     }
 
-    /// Redis refused it.
+    /// Discards a statement that Redis refused.
     pub(super) fn refused(&mut self, number: NonZeroU32) {
         self.take(number);
     }
 
-    /// As in Redis, what was said of the library stays.
+    /// Resets the name. As in Redis, the library stays.
     pub(super) fn reset(&mut self) {
         self.name = Box::default();
     }
 
-    /// They are answered in the order of their numbers; some, in transactions, never.
+    /// Removes the statement with this number. Replies arrive in the order of the numbers; some statements,
+    /// in transactions, get none.
     fn take(&mut self, number: NonZeroU32) -> Option<Offer> {
         let at = self.offered.iter().position(|(its, _)| *its == number)?;
         let offer = self.offered.drain(..=at).next_back();
         if self.offered.is_empty() {
-            // Thousands of connections are idle, and each said its name once.
+            // Thousands of connections are idle, and each stated its name once.
             self.offered = VecDeque::new();
         }
         offer.map(|(_, offer)| offer)
@@ -107,7 +109,7 @@ impl Offer {
         }
     }
 
-    /// Of several the last counts.
+    /// Parses the options of a `HELLO`. Of several names the last counts.
     fn of_hello(mut options: &[Bytes]) -> Self {
         let mut offer = Self::Nothing;
         loop {
@@ -117,7 +119,7 @@ impl Offer {
                     offer = Self::Name(kept(name));
                     rest
                 }
-                // Done, or wrong: Redis refuses it there.
+                // The end, or an invalid option, where Redis refuses the command.
                 _ => return offer,
             };
         }

@@ -1,4 +1,4 @@
-//! What each reply is an answer to, and what follows from it.
+//! Attributes each reply to its command and applies its effect.
 
 use std::num::NonZeroU32;
 
@@ -9,15 +9,15 @@ use super::{
 use crate::resp::ReplyScanner;
 
 impl State {
-    /// The next reply is read element by element.
+    /// Returns whether the next reply is read element by element.
     pub(super) fn opens_next(&self) -> bool {
-        // While subscribed in RESP2 an array is a message, and EXEC is refused.
+        // While subscribed in RESP2 an array is a message, and Redis refuses EXEC.
         self.executing.is_empty()
             && matches!(self.owed.front(), Some(Command::Exec))
             && !self.subscribed()
     }
 
-    /// A whole reply came.
+    /// Processes a whole reply.
     pub(super) fn received(&mut self, reply: &ReplyScanner) -> Result<Received, Uncountable> {
         self.has_served |= !reply.is_error();
         let confirmation = self.confirmation(reply);
@@ -39,7 +39,8 @@ impl State {
         })
     }
 
-    /// Takes what is no reply, and confirmations, which are replies and can come many for one command.
+    /// Processes messages, which reply to no command, and confirmations. One command can get many
+    /// confirmations.
     fn received_aside(
         &mut self,
         reply: &ReplyScanner,
@@ -78,11 +79,11 @@ impl State {
         }
     }
 
-    /// How many confirmations the oldest command gets, when the first one has come.
+    /// Returns how many confirmations the oldest command gets, once the first has arrived.
     fn confirmations_of(&self, command: Command, first: &ReplyScanner) -> u64 {
         match command {
             Command::Confirm { times, .. } => u64::from(times),
-            // The first of them has been counted.
+            // The first of them is already counted.
             Command::ConfirmAll { confirmation } if first.count().is_some() => {
                 self.subscriptions.of(confirmation).saturating_add(1)
             }
@@ -90,8 +91,8 @@ impl State {
         }
     }
 
-    /// Which confirmation of a subscription this is. In RESP2 an array could look like one, so it
-    /// is one only where one can come.
+    /// Returns the subscription command that this reply confirms. In RESP2 any array could look like a
+    /// confirmation, so it counts only where one may come.
     fn confirmation(&self, reply: &ReplyScanner) -> Option<Confirmation> {
         if reply.length() != Some(3) || reply.count().is_none() {
             return None;
@@ -102,8 +103,8 @@ impl State {
                 head.confirmed_by() == Some(confirmation) && !self.is_queued(head)
             })
         };
-        // Redis takes shard channels away when their slot moves; between commands, not within EXEC, where
-        // any list may read like that.
+        // Redis takes shard channels away when their slot moves: between commands, not within EXEC, where any
+        // list may look the same.
         let taken_away = || {
             confirmation == Confirmation::ShardUnsubscribe
                 && self.executing.is_empty()
@@ -117,7 +118,7 @@ impl State {
         }
     }
 
-    /// A message in the form of RESP2.
+    /// Returns whether it is a message in RESP2's form.
     fn is_message(&self, reply: &ReplyScanner) -> bool {
         self.subscribed()
             && reply.kind() == b'*'
@@ -127,7 +128,7 @@ impl State {
             )
     }
 
-    /// Applies a reply to the oldest command. Whether it was its last.
+    /// Applies a reply to the oldest command. Returns whether it was the command's last one.
     fn answered(&mut self, reply: &ReplyScanner) -> Result<bool, Uncountable> {
         let command = self.head().ok_or(Uncountable::Unasked)?;
         if self.is_queued(command) && reply.status() == Some(b"QUEUED") {
@@ -146,9 +147,9 @@ impl State {
             Command::Ordinary(_) | Command::Amended | Command::Publish(_) | Command::Nobodys => {}
             Command::Exec => return self.exec_answered(reply),
             _ if !done => self.failed(command, reply),
-            // Only the commands above may be answered by anything inside MULTI.
+            // Inside MULTI, only the commands above may get an arbitrary reply.
             _ if self.is_queued(command) => return Err(Uncountable::Doubtful),
-            // What changes the connection has one reply that says it did.
+            // A command that changes the connection has one reply that confirms it.
             _ if !says_done(command, reply) => return Err(Uncountable::Doubtful),
             Command::Select(database) => {
                 self.database = database.ok_or(Uncountable::Doubtful)?;
@@ -198,7 +199,8 @@ impl State {
 
     fn failed(&mut self, command: Command, reply: &ReplyScanner) {
         if command == Command::Reset {
-            // Redis before 6.2 does not know it. Where the error is another command's, the client has become anonymous.
+            // Redis before 6.2 does not know RESET. If the error belongs to another command, RESET ran and
+            // the client has become anonymous.
             self.login = None;
             self.login_in_doubt |= *self.logins.identity().0 != Identity::Anonymous;
         }
@@ -248,7 +250,7 @@ impl State {
     }
 }
 
-/// The reply is the one that Redis gives where it did what the command asks for.
+/// Returns whether the reply confirms that Redis did what the command requests.
 fn says_done(command: Command, reply: &ReplyScanner) -> bool {
     match command {
         Command::Hello { .. } => {
@@ -268,7 +270,8 @@ impl Subscriptions {
         }
     }
 
-    /// `count` is what Redis says there are now: of channels and patterns together, or of shard channels.
+    /// Applies a confirmation. `count` is Redis's number of subscriptions after it: of channels and patterns
+    /// together, or of shard channels.
     fn confirmed(
         &mut self,
         confirmation: Confirmation,
@@ -301,7 +304,7 @@ mod tests {
     use super::*;
     use crate::resp::RequestScanner;
 
-    /// What the state makes of this reply to this command.
+    /// Returns the state's result for this reply to this command.
     fn received(command: &str, reply: &str) -> Result<Option<Received>, Uncountable> {
         let (mut requests, mut state) = (RequestScanner::new(), State::new());
         let (line, mut at) = (format!("{command}\r\n"), 0);

@@ -1,7 +1,7 @@
-//! Which replies the client sees: `CLIENT REPLY OFF` and `SKIP` keep some from it, as Redis would.
+//! The visibility of replies: `CLIENT REPLY OFF` and `SKIP` hide some from the client, as Redis would.
 //!
-//! Redis keeps back replies, never pushes, messages or what confirms a subscription; and it looks at
-//! what `CLIENT REPLY` said when it writes, so `ON` and `RESET` are answered already.
+//! Redis suppresses replies, but never pushes, messages or confirmations of subscriptions. It checks the mode
+//! of `CLIENT REPLY` when it writes, so the replies to `ON` and `RESET` are visible.
 
 use super::{
     State,
@@ -9,19 +9,19 @@ use super::{
 };
 use crate::resp::ReplyScanner;
 
-/// Whether bytes of Redis are for the client.
+/// The visibility of Redis's bytes to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visibility {
-    /// They are.
+    /// The client sees them.
     Shown,
-    /// They are not.
+    /// The client does not see them.
     Hidden,
-    /// It depends on the bytes that follow. So it is for a few bytes at the beginning of a reply.
+    /// It depends on the bytes that follow. This concerns a few bytes at the beginning of a reply.
     Undecided,
 }
 
 impl State {
-    /// Whether the bytes of the reply that is being read are for the client.
+    /// Returns whether the client sees the bytes of the reply being read.
     pub(super) fn visibility(&self, reply: &ReplyScanner) -> Visibility {
         let Some(command) = self.head() else {
             return Visibility::Shown;
@@ -36,17 +36,17 @@ impl State {
             b'>' => true,
             b'*' if self.subscribed() => match reply.length() {
                 None => return Visibility::Undecided,
-                // Confirmations and messages have so many elements. Where a transaction has subscribed,
-                // what may be either a message or a list is no message: see `received_aside`.
+                // Confirmations and messages have 3 or 4 elements. Where a transaction has subscribed, an
+                // element that may be either a message or a list is no message: see `received_aside`.
                 Some(3 | 4) => {
                     self.executing.is_empty() || !matches!(command, Command::Ordinary(_))
                 }
-                // The reply to PING, and in a transaction any.
+                // The reply to PING, or any reply in a transaction.
                 Some(_) => false,
             },
             b'*' => command.confirmed_by().is_some(),
-            // In attributes, before the kind is known: only replies have them. Where the reply turns out to
-            // be an error that is shown, it is shown without.
+            // In attributes, before the kind is known: only replies have them. If the reply turns out to be a
+            // visible error, it is shown without them.
             0 => !silent && !stands_in,
             b'-' | b'!' => !silent,
             _ if stands_in => false,
@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    /// A command that ends the silence by what it does.
+    /// Returns whether a command that ends the silence gets its own reply.
     fn answers_in_silence(&self, command: Command) -> bool {
         match command {
             Command::Reply(ReplyMode::On) => !self.is_queued(command),
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::resp::RequestScanner;
 
-    /// Found by the fuzz target `counting`: the part of it that came first was shown.
+    /// Found by the fuzz target `counting`: the first part of the hidden reply was shown.
     #[test]
     fn nothing_of_a_hidden_reply_is_shown_where_an_attribute_stands_before_it() {
         let reply = b"|1\r\n+popularity\r\n*1\r\n:90\r\n$5\r\nvalue\r\n";
@@ -88,7 +88,7 @@ mod tests {
                 }
                 state.sent(&requests).unwrap();
             }
-            // To `CLIENT REPLY OFF`.
+            // The reply to `CLIENT REPLY OFF`.
             state.receive(&mut replies, b"+OK\r\n").2.unwrap();
             for piece in [&reply[..cut], &reply[cut..]] {
                 let (consumed, visibility, _) = state.receive(&mut replies, piece);

@@ -2,7 +2,7 @@
 
 use super::{Argument, Entry, KeyUse, Kind};
 
-/// `LOCK` and its family.
+/// The entries of `LOCK` and the other lock commands.
 pub static LOCK_COMMANDS: [Entry; 6] = [
     Entry {
         name: "lock",
@@ -74,7 +74,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
     },
 ];
 
-/// What the lock commands have in common.
+/// The fields that the lock commands have in common.
 const LOCK: Entry = Entry {
     name: "",
     arity: 0,

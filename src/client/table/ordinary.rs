@@ -1,9 +1,9 @@
-//! The ordinary commands of a gate without a Redis. Flags and categories are those that Redis gives
-//! the same commands; a test compares them.
+//! The ordinary commands of an instance without an upstream. Flags and categories are those of the same
+//! commands in Redis; a test compares them.
 
 use super::{Argument, Entry, Kind};
 
-/// What clients send beside lock commands.
+/// The entries of the ordinary commands.
 pub static ORDINARY_COMMANDS: [Entry; 10] = [
     Entry {
         name: "ping",
@@ -301,7 +301,7 @@ static COMMAND: [Entry; 5] = [
     },
 ];
 
-/// What the ordinary commands have in common.
+/// The fields that the ordinary commands have in common.
 const CONNECTION: Entry = Entry {
     name: "",
     arity: 0,
@@ -322,7 +322,7 @@ const SUBCOMMAND: Entry = Entry {
     ..CONNECTION
 };
 
-/// The flags of what a client may send before anything else.
+/// The flags of commands that a client may send before any other.
 const ANYONE: &[&str] = &[
     "noscript",
     "loading",

@@ -1,4 +1,4 @@
-//! TLS and the gate's own password.
+//! TLS and the instance's own password.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ fn the_files_of_tls_to_clients() {
         asked("required"),
         Some(with(ClientCertificates::Required(ca())))
     );
-    // It may be all that there is.
+    // TLS may be the only listener.
     let alone = nothing_typed().file(&format!("listen = \"off\"\n{SERVER}"));
     assert_eq!(alone.starts().listen, None);
 }

@@ -1,5 +1,5 @@
-//! What the answers of the store mean, and what follows from them for the books: who holds the lock
-//! now, under which lease of ours, until when that is believed, and who is told.
+//! The handling of the store's replies: which token holds the lock now, under which lease of this instance, how long
+//! that is believed, and which clients get a reply.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,13 @@ use crate::lock::{
     },
 };
 
-/// For how long a token is remembered that was released here and granted elsewhere, in milliseconds.
+/// How long a token that was released here and granted elsewhere is remembered, in milliseconds.
 const FOREIGN_LEASE_MS: u64 = 60_000;
 
-/// Gates at one lock that an operator should know of.
+/// The number of rivals at one lock that an operator should know of.
 const CROWD: u32 = 8;
 
-/// Where a key has been found to expire so much earlier or later than before, somebody moved its deadline; in
-/// milliseconds.
+/// The difference from which two readings of a key's expiry mean that its deadline was moved, in milliseconds.
 const SAME_DEADLINE_MS: u64 = 20;
 
 impl Queue {
@@ -52,7 +51,7 @@ impl Queue {
             self.cut_off.is_back(asked.question.user());
         }
         if let Outcome::WrongType(error) = outcome {
-            // Somebody put something else in the place of the lock.
+            // Another client put something else in the place of the lock.
             self.belief = None;
             self.lose_lease(turn);
             outcome = Outcome::Refused(error);
@@ -75,7 +74,7 @@ impl Queue {
             }
             Outcome::NotNow(error) => return self.ask_later(asked, error, turn),
             Outcome::Free if matches!(asked.question, Question::Ask { .. }) => {
-                // No answer to this question: a store that does not know what it does.
+                // This reply does not fit the request: the store does not work as it should.
                 return self.ask_later(asked, Bytes::from_static(NO_ANSWER), turn);
             }
             Outcome::Granted { .. }
@@ -95,7 +94,7 @@ impl Queue {
             asked.question.user(),
             matches!(outcome, Outcome::Refused(_)),
         );
-        // What is believed was read on another connection, and what that one told may be lost.
+        // The belief was read on another connection, whose pushes may be lost.
         let stale = !planted(Fault::StaleBelief)
             && armed.is_some()
             && armed != self.armed
@@ -132,23 +131,23 @@ impl Queue {
         self.heed(&dirty, turn);
     }
 
-    /// Connections told of a change while a question was on its way, which was answered or dropped:
-    /// somebody changed the lock since, or just before; only the store knows.
+    /// Applies what connections reported while a store request was in flight that got its reply or was dropped. The
+    /// lock changed after that reply or just before; only the store knows.
     pub(super) fn heed(&mut self, dirty: &[Dirty], turn: &Turn<'_>) {
         if let Some(&Dirty { link, ask_at }) = dirty.iter().find(|d| self.armed == Some(d.link))
             && self.belief.is_some()
         {
             self.changed(link, ask_at, turn);
-            // What came while the question was on its way may be older than its answer.
+            // A push from the time of the request may be older than the reply.
             self.told_of = None;
         }
     }
 
-    /// The connection broke: whether the store did what it was asked is unknown. Every question may
-    /// be asked twice, as long as the one it is for is still there.
+    /// Sends a request again after the connection broke: the store may have executed it or not. Each request may be
+    /// sent twice, as long as the client or lease that it serves is still there.
     fn ask_again(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         asked.again = true;
-        // The next may lead to a store that has less.
+        // The next connection may lead to a store that lacks data.
         if let Question::Ask { fence, .. } = &mut asked.question
             && let Fence::NewUnless(_) = fence
         {
@@ -169,7 +168,8 @@ impl Queue {
         }
     }
 
-    /// The question is asked no more, though a sending of it may have been done. So its token may hold the lock.
+    /// Records that the token of a request may hold the lock: the request is not sent again, but the store may have
+    /// executed an earlier sending.
     pub(super) fn doubt(&mut self, asked: &Asked) {
         if let Question::Ask { user, token, .. }
         | Question::HandOver {
@@ -185,8 +185,8 @@ impl Queue {
         }
     }
 
-    /// Takes back what may be held for nobody now. What a client named may be in use at another gate by now, and is
-    /// left to its lease.
+    /// Takes back the locks that may be held for no client. A token that a client named may be in use at another
+    /// instance by now, and is left to its lease.
     pub(super) fn take_back_unsure(&mut self, turn: &Turn<'_>) {
         let unsure = std::mem::take(&mut self.unsure);
         let is_there =
@@ -198,7 +198,7 @@ impl Queue {
             if maker == Maker::Client || planted(Fault::UnknownIsNotDone) {
                 continue;
             }
-            // A question that was given up on may be done yet: by then it is to be undone once more.
+            // The store may yet execute a request that was given up, so the queue releases the token once more by then.
             let again_at = turn.now.plus_millis(turn.settings.answer_within_ms);
             self.late.push_back((again_at, user, token.clone()));
             self.errands.put(Errand::GiveAway {
@@ -209,8 +209,8 @@ impl Queue {
         }
     }
 
-    /// The store lost data, and who waits asks when other gates have written back what they granted; or the
-    /// question has waited for a connection.
+    /// Puts off a request until the grace of a store that lost data is over, when other instances have written back
+    /// what they granted; or sends it anew if it waited for a connection. A handover becomes a release.
     fn ask_after_grace(&mut self, asked: Asked, ms: u64, turn: &mut Turn<'_>) {
         if matches!(asked.question, Question::HandOver { .. }) {
             return self.release_instead(asked, turn);
@@ -222,7 +222,7 @@ impl Queue {
             self.doubt(&asked);
             self.left();
         } else {
-            // Only asks take a free lock; a store that is more careful gets its way.
+            // Only acquisitions take a free lock, but a more careful store has its way.
             self.asked = Some(Asked {
                 retry_at: Some(ask_at),
                 ..asked
@@ -230,7 +230,7 @@ impl Queue {
         }
     }
 
-    /// Nothing was done, and asking later may help: whoever is still there then is asked for again.
+    /// Puts off a request that the store did not execute, and retries it for a client that is still there then.
     fn ask_later(&mut self, asked: Asked, error: Bytes, turn: &Turn<'_>) {
         self.trouble = Some(error);
         let retry_at = Some(turn.now.plus_millis(NOT_NOW_PAUSE_MS));
@@ -256,11 +256,11 @@ impl Queue {
                 fence,
             } => {
                 let again = self.lease_of(*user, token).is_some();
-                // No new one was told where the one it has is kept.
+                // No new fence comes if the token keeps the fence it has.
                 let is_sure = fence.is_some() || matches!(asked_fence, Fence::NewUnless(_));
                 let fence_at = is_sure.then_some(deadline);
                 if !again {
-                    // Its own place is one of them still.
+                    // The owner's own place is still among them.
                     let others = self.places.len().saturating_sub(1);
                     let rivals = self.pace.turn_begins();
                     if rivals >= CROWD {
@@ -268,8 +268,8 @@ impl Queue {
                     }
                     self.chain.begin(turn.now, others);
                 }
-                // A token that held the lock already may have been granted it at another gate; but not one that
-                // lockgate made and told nobody of.
+                // Another instance may have granted the lock to a token that held it already, but not to a token that
+                // lockgate made and gave no client.
                 let ours = fresh || (asked.again && !again && !asked.explicit && !bare);
                 let deadline = ours.then_some(deadline);
                 let mut lease =
@@ -303,7 +303,7 @@ impl Queue {
                     );
                 }
                 self.doubt(asked);
-                // A fence may be refused where the lock is not.
+                // The store may refuse the fence but not the lock.
                 if *asked_fence == Fence::No {
                     self.refuse_earlier(*user, asked.sent_at, &error, turn);
                 }
@@ -346,13 +346,13 @@ impl Queue {
                 self.not_released(&asked, turn);
                 self.free(turn);
             }
-            // The next one may not have it, or the store may write nothing more.
+            // The user may not grant the lock to the next waiter, or the store accepts no more writes.
             Outcome::Refused(_) => self.release_instead(asked, turn),
             _ => debug_assert!(false, "asked again"),
         }
     }
 
-    /// The lock cannot be handed over: it is released all the same, and the next one asks for it.
+    /// Releases a lock that cannot be handed over; the next waiter then requests it.
     fn release_instead(&mut self, asked: Asked, turn: &mut Turn<'_>) {
         let released = asked.released();
         let Some((user, token, only_if)) = released.map(|(user, it, at)| (user, it.clone(), at))
@@ -406,7 +406,7 @@ impl Queue {
             Outcome::Granted {
                 deadline, fresh, ..
             } => self.extended(&asked, deadline, fresh, turn),
-            // It is to be written back first, and then held again.
+            // The lease is written back first, and then the token holds the lock again.
             Outcome::Held { .. } | Outcome::Free if self.waits_for_write_back_of(&asked) => {
                 self.extend_later(asked);
             }
@@ -421,7 +421,7 @@ impl Queue {
             Outcome::Refused(error) => {
                 self.tell(&asked, Reply::Refused(Refusal::Store(error)), turn);
                 if let (None, Some(lease)) = (asked.teller, &mut self.lease) {
-                    // Tried again until the lease is over.
+                    // The queue retries until the lease is over.
                     lease.renew_at = match planted(Fault::RenewalStopsAtError) {
                         true => lease.over_at,
                         false => turn.now.plus_millis(lease.renewal_pause_ms()),
@@ -432,7 +432,7 @@ impl Queue {
         }
     }
 
-    /// The token does not hold the lock.
+    /// Reports that the token does not hold the lock, unless another instance may yet write it back.
     fn not_extended(&mut self, asked: &Asked, turn: &mut Turn<'_>) {
         let here = match &asked.question {
             Question::Extend { user, token, .. } => self.lease_of(*user, token).is_some(),
@@ -443,7 +443,7 @@ impl Queue {
         }
     }
 
-    /// The lease began anew: for a client that wanted it, or to renew it.
+    /// Records that the lease began anew, for a client that requested it or as a renewal.
     fn extended(&mut self, asked: &Asked, deadline: Deadline, fresh: bool, turn: &mut Turn<'_>) {
         let Question::Extend {
             user,
@@ -457,8 +457,8 @@ impl Queue {
         };
         let before = self.lease_of(*user, token);
         let is_bound = before.as_ref().is_some_and(|lease| lease.session.is_some());
-        // Where the deadline was not ours the token may be in use at another gate, too. For who
-        // says here that it uses it, and was not granted it to the end of a connection, it is ours.
+        // If the deadline was not set here, the token may be in use at another instance, too. But a client that extends
+        // the lease here claims it for this instance, unless the lease is bound to a session.
         let relocked = asked.teller.is_some() && !is_bound;
         let stood =
             before.is_some_and(|lease| lease.fence_at.is_some() && lease.fence_at == *expects);
@@ -474,7 +474,7 @@ impl Queue {
                 Reply::Done
             };
             self.tell(asked, reply, turn);
-            // Whoever extends it is there for it.
+            // A client that extends the lease counts on it.
             lease.receivers += 1;
         } else if lease.receivers == 0 {
             // Its session ended meanwhile.
@@ -484,7 +484,7 @@ impl Queue {
         self.believe_lease(turn);
     }
 
-    /// A release found that the token does not hold the lock.
+    /// Handles a release that found that the token does not hold the lock.
     fn not_released(&mut self, asked: &Asked, turn: &mut Turn<'_>) {
         let Some((user, token, _)) = asked.released() else {
             return;
@@ -494,8 +494,8 @@ impl Queue {
         if lease.is_none() && self.may_yet_come(asked, turn) {
             return;
         }
-        // By an earlier sending of this question, or by the loss of data that the lease was to be written
-        // back after.
+        // The token is gone by an earlier sending of this request, or by the loss of data after which the lease was to
+        // be written back.
         let by_us = asked.again || (self.restore_at.is_some() && lease.is_some());
         let reply = match &lease {
             _ if !by_us => Reply::NotHeld,
@@ -508,7 +508,7 @@ impl Queue {
                 true => Ending::Released,
                 false => lease.ending(turn.now),
             };
-            // Lost before, its client gives it up now.
+            // The lease was lost before, and its client gives it up now.
             self.released(asked, how, turn);
         }
     }
@@ -519,9 +519,9 @@ impl Queue {
         }
     }
 
-    // ── what follows for the books ───────────────────────────────────────────────────────────
+    // ── consequences for this instance's state ───────────────────────────────────────────────────
 
-    /// The token holds the lock: answers everybody at its place.
+    /// Records that the token holds the lock, and replies to all requests at its place.
     fn granted(&mut self, asked: &Asked, mut lease: Lease, turn: &mut Turn<'_>) {
         let (user, token) = (lease.user, lease.token.clone());
         self.unsure.remove(&(user, token.clone()));
@@ -533,7 +533,8 @@ impl Queue {
                 || (place.wants_fence() && lease.sure_fence().is_none())
         };
         if place.is_some_and(wants_more) {
-            // Somebody joined meanwhile and wants another lease: asked for once more, as the holder.
+            // A request joined meanwhile and wants another lease or a fence: the queue requests the lock once more, as
+            // the holder.
         } else if let Some((no, place)) = self.places.take(user, &token) {
             lease.explicit = place.explicit;
             lease.place = Some(no);
@@ -583,7 +584,7 @@ impl Queue {
         }
     }
 
-    /// Somebody holds the lock.
+    /// Records the holder that the store reported. Without one the lock counts as free.
     pub(super) fn held(&mut self, holder: Option<Token>, ttl_ms: Option<u64>, turn: &mut Turn<'_>) {
         let Some(holder) = holder else {
             return self.free(turn);
@@ -594,7 +595,7 @@ impl Queue {
         }
         let user = self.lease.as_ref().map(|lease| lease.user);
         let before = self.told_of.take().filter(|before| before.holder == holder);
-        // At exactly its time to live a key is still there.
+        // At exactly its time to live a key still exists.
         let over_at = ttl_ms.map(|ttl| {
             turn.now
                 .plus_millis(ttl.saturating_add(u64::from(!planted(Fault::TimerAtTtl))))
@@ -635,7 +636,7 @@ impl Queue {
         self.refuse_deadlocked(turn);
     }
 
-    /// Nobody holds the lock.
+    /// Records that the lock is free.
     pub(super) fn free(&mut self, turn: &mut Turn<'_>) {
         self.belief = None;
         self.told_of = None;
@@ -643,7 +644,7 @@ impl Queue {
         self.lose_lease(turn);
     }
 
-    /// The lock is not held by the lease in the books; unless it is to be written back.
+    /// Drops the lease, which does not hold the lock, unless it is to be written back.
     fn lose_lease(&mut self, turn: &mut Turn<'_>) {
         match &mut self.lease {
             Some(lease) if self.restore_at.is_some() => lease.check_at = None,
@@ -651,7 +652,7 @@ impl Queue {
         }
     }
 
-    /// The token that the question was to release does not hold the lock any more.
+    /// Records that the token that the request was to release does not hold the lock any more.
     fn released(&mut self, asked: &Asked, how: Ending, turn: &mut Turn<'_>) {
         let Some((user, token, not_after)) = asked.released() else {
             return;
@@ -659,8 +660,8 @@ impl Queue {
         let token = token.clone();
         let lease = self.lease_of(user, &token);
         if !planted(Fault::ReleasedForgotten) {
-            // The same token may be granted again, though it should be new each time.
-            // No client named one that lockgate made, and an earlier deadline of it may have been later.
+            // A client may use its own token again elsewhere, though it should not. A token that lockgate made is
+            // dead at any deadline: a RELOCK may have shortened its lease.
             let named = lease.as_ref().filter(|lease| lease.explicit);
             let set_here = named.and_then(|lease| lease.deadline);
             let not_after = not_after
@@ -675,12 +676,12 @@ impl Queue {
         }
         self.end_lease_of(user, &token, how, turn);
         if let Some(ms) = asked.grace_ms {
-            // Another instance that granted it may not have heard of its end, and write it back.
+            // Another instance that granted the token may not know of its end, and write it back.
             self.look_again(user, ms, turn);
         }
     }
 
-    /// Whoever had this lease wanted it to end, or was not told that it stands.
+    /// Ends a lease that its client gave up or does not count on.
     fn end_lease_of(&mut self, user: UserId, token: &Token, how: Ending, turn: &mut Turn<'_>) {
         let kept = self.restore_at.is_some() && planted(Fault::WrittenBackThoughReleased);
         if let Some(lease) = self.lease_of(user, token).filter(|_| !kept) {

@@ -1,5 +1,5 @@
-//! What clients do: they ask for the lock, stop waiting, are gone; and what follows from that for a lease that
-//! was granted to nobody.
+//! The events of clients: they request the lock, stop waiting, or are gone; and the end of a lease that was granted to
+//! no client.
 
 use super::{Asked, Errand, Place, Queue, Turn};
 use crate::lock::{
@@ -10,7 +10,7 @@ use crate::lock::{
 
 impl Queue {
     pub(super) fn lock(&mut self, ask: &LockRequest, turn: &mut Turn<'_>) {
-        // Whoever asks with this token is there for it again.
+        // A client that requests the lock with this token counts on the token again.
         self.errands
             .take_where(|errand| errand.gives_away(ask.user, &ask.token));
         self.late
@@ -28,7 +28,7 @@ impl Queue {
         }
         self.places.join(turn.now, ask, turn.settings);
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
-            // From now on somebody waits to be told.
+            // From now on a client waits for pushes.
             lease.bare = false;
             self.belief = None;
         }
@@ -68,8 +68,9 @@ impl Queue {
         self.left();
     }
 
-    /// Somebody waits no more. A lease that was granted while others with its token joined, and was told nobody
-    /// yet, or was to be given back when such a one came, is given back.
+    /// Gives back a lease that no client counts on, after a request stopped waiting. Either the lease was granted while
+    /// other requests with its token joined, and no client has its reply yet, or a request with its token came just
+    /// before the lease was given back.
     pub(super) fn left(&mut self) {
         let Some(lease) = self.lease.as_ref().filter(|it| it.receivers == 0) else {
             return;
@@ -92,7 +93,7 @@ impl Queue {
         since: Time,
         turn: &mut Turn<'_>,
     ) {
-        // Others may have been told of the same grant; theirs is no session then.
+        // Other requests may share the grant; their lease is then bound to no session.
         self.session_closed(request, user, token, false, turn);
         let granted = |lease: &&mut Lease| lease.is_of(user, token) && lease.since == since;
         let Some(lease) = self.lease.as_mut().filter(granted) else {
@@ -107,7 +108,7 @@ impl Queue {
             && self.places.of_owner(user, token).is_none()
             && let Some(keep_until) = self.keep_until(turn)
         {
-            // Its connection closed in the very moment of the grant: as if it closed before.
+            // The connection closed at the very moment of the grant, which counts as before it.
             let (token, lease_ms) = (token.clone(), lease.lease_ms);
             let place = Place {
                 user,
@@ -123,11 +124,10 @@ impl Queue {
         }
     }
 
-    /// Nobody is there for a lease: the next one gets it, or it is taken back. A token that a client
-    /// named may be in use at another gate, which then moved the deadline; one that lockgate made
-    /// cannot be.
+    /// Takes back a lease without a client: the next waiter gets the lock, or it becomes free. A token that a client
+    /// named may be in use at another instance, which then moved the deadline; a token that lockgate made cannot be.
     pub(super) fn give_away(&mut self, lease: &Lease) {
-        // Where the deadline may be another gate's and so may the client, the lease runs out.
+        // If the deadline may be another instance's, and the client too, the lease runs out.
         if lease.deadline.is_some() || !lease.explicit {
             self.errands.put(Errand::GiveAway {
                 user: lease.user,
@@ -145,7 +145,7 @@ impl Queue {
         };
         let owner = self.lease.as_ref().filter(|lease| lease.token == *holder);
         let owner = owner.map(|lease| lease.user);
-        // Who gives back another user's token gives nothing back.
+        // An `UNLOCK` of another user's token releases nothing.
         let rights = &self.rights;
         let concerns = |user| !rights.is_stranger(user) && owner.is_none_or(|it| it == user);
         for request in self.places.take_deadlocked(holder, concerns) {

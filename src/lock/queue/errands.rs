@@ -1,15 +1,15 @@
-//! The errands at one lock: what clients want done with a lock that they say they hold (`UNLOCK`, `RELOCK`), and
-//! grants that are to be taken back.
+//! The errands at one lock: what clients want done with a lock that they claim to hold (`UNLOCK`, `RELOCK`), and grants
+//! to take back.
 //!
-//! Only one question about a lock is on its way at a time, so errands compete with waiters and with each other for
+//! Only one store request about a lock is in flight at a time, so errands compete with waiters and with each other for
 //! it. Three rules keep any client's errands from delaying the others:
 //!
-//! - **Errands alternate with waiters.** After a question for an errand the waiters have the next one.
+//! - **Errands alternate with waiters.** After a store request for an errand, the waiters have the next one.
 //! - **Errands take turns by user.** The release by the known holder goes before all others, since it frees the lock.
-//! - **One answer settles many.** An answer that tells the holder says of every other token that it does not hold
-//!   the lock. It settles each errand that came before its question was sent, for users that may know of the lock. A
-//!   refusal settles all earlier errands of its user. So a user's errands cost one question for each round trip,
-//!   however many there are. An answer from before an errand came settles nothing: the lock may have changed hands.
+//! - **One reply settles many.** A reply that names the holder shows that no other token holds the lock. It settles
+//!   each errand that came before its request was sent, for users that may know of the lock. A refusal settles all
+//!   earlier errands of its user. So a user's errands cost one store request for each round trip, however many there
+//!   are. A reply to a request from before an errand came settles nothing for it: the lock may have changed hands.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,15 +25,15 @@ use crate::lock::{
     vocabulary::{Outcome, Question, QuestionId, Refusal, Reply, Time, Token, UserId, Wait},
 };
 
-/// The errands at one lock, by user. Those of one user go in the order in which they are given up.
+/// The errands at one lock, by user. Those of one user are in the order in which they are given up.
 #[derive(Debug, Default)]
 pub(super) struct Errands {
     lanes: BTreeMap<UserId, VecDeque<Errand>>,
-    /// The user whose errand was asked about last.
+    /// The user of the latest errand that was sent.
     last: Option<UserId>,
-    /// The last question was for an errand: the waiters have the next one.
+    /// The latest store request was for an errand: the waiters have the next one.
     yields: bool,
-    /// No errand that is put off may be done before this moment. None: none is put off.
+    /// No postponed errand may run before this moment. None: no errand is postponed.
     wake_at: Option<Time>,
 }
 
@@ -46,17 +46,17 @@ impl Errands {
         self.lanes.values().flatten()
     }
 
-    /// The users that have any.
+    /// Returns the users with errands.
     pub(super) fn users(&self) -> impl Iterator<Item = UserId> {
         self.lanes.keys().copied()
     }
 
-    /// How many this user has.
+    /// Returns the number of this user's errands.
     pub(super) fn of_user(&self, user: UserId) -> usize {
         self.lanes.get(&user).map_or(0, VecDeque::len)
     }
 
-    /// When the first of them is to be given up.
+    /// Returns when the first errand is to be given up.
     pub(super) fn give_up_at(&self) -> Option<Time> {
         let firsts = self.lanes.values();
         firsts
@@ -78,7 +78,7 @@ impl Errands {
         lane.insert(at, errand);
     }
 
-    /// Puts an errand back that has to wait for another question: it is the next of its user again.
+    /// Puts an errand back that has to wait for another store request: it is the next of its user again.
     pub(super) fn put_back(&mut self, errand: Errand) {
         let give_up_at = errand.give_up_at();
         let not_before = errand.owner().and_then(|owner| owner.not_before);
@@ -88,7 +88,7 @@ impl Errands {
         lane.insert(at, errand);
     }
 
-    /// Takes out those for which this holds.
+    /// Takes out the errands that satisfy `is_so`.
     pub(super) fn take_where(&mut self, mut is_so: impl FnMut(&Errand) -> bool) -> Vec<Errand> {
         let mut taken = Vec::new();
         self.lanes.retain(|_, lane| {
@@ -105,7 +105,7 @@ impl Errands {
         taken
     }
 
-    /// Takes out the first for which this holds.
+    /// Takes out the first errand that satisfies `is_so`.
     fn take_first(&mut self, is_so: impl Fn(&Errand) -> bool) -> Option<Errand> {
         let found = self.lanes.iter().find_map(|(user, lane)| {
             let at = lane.iter().position(&is_so)?;
@@ -115,7 +115,7 @@ impl Errands {
         self.take(user, at)
     }
 
-    /// Takes out the first errand that may be done of the user whose turn it is.
+    /// Takes out the first errand that satisfies `may`, of the next user in turn that has one.
     fn take_next(&mut self, may: impl Fn(&Errand) -> bool) -> Option<Errand> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let later = self.lanes.range((after, Bound::Unbounded));
@@ -125,7 +125,7 @@ impl Errands {
         self.take(user, at)
     }
 
-    /// Ends the delay of each errand that is put off until a moment like this.
+    /// Ends the delay of each errand that is postponed until a moment that satisfies `is_time`.
     pub(super) fn wake(&mut self, is_time: impl Fn(Time) -> bool) {
         if !self.wake_at.is_some_and(&is_time) {
             return;
@@ -138,7 +138,7 @@ impl Errands {
         }
     }
 
-    /// When to call [`Errands::wake`].
+    /// Returns when to call [`Errands::wake`].
     pub(super) fn wake_at(&self) -> Option<Time> {
         self.wake_at.filter(|_| !self.lanes.is_empty())
     }
@@ -153,7 +153,7 @@ impl Errands {
         errand
     }
 
-    /// A tree that is empty again keeps room for eleven.
+    /// Frees the tree: a tree that is empty again keeps room for eleven entries.
     fn give_memory_back(&mut self) {
         if self.lanes.is_empty() {
             self.lanes = BTreeMap::new();
@@ -161,25 +161,25 @@ impl Errands {
     }
 }
 
-/// The earlier of two moments that may be none.
+/// Returns the earlier of two moments that may be none.
 fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     one.into_iter().chain(other).min()
 }
 
-/// Behind the last errand that is given up at a moment like this.
+/// Returns the position behind the last errand whose time of giving up satisfies `is_so`.
 fn behind(lane: &VecDeque<Errand>, is_so: impl Fn(Time) -> bool) -> usize {
     let is_so = |errand: &Errand| errand.give_up_at().is_some_and(&is_so);
     lane.iter().rposition(is_so).map_or(0, |at| at + 1)
 }
 
-/// What an answer says of errands beside its own.
+/// The content of a store reply that concerns errands other than its own.
 pub(super) struct News {
     told: Told,
-    /// The user that asked.
+    /// The user of the request.
     asker: UserId,
-    /// The number of the question: it was sent after the errands that know of none as high.
+    /// The number of the request: it was sent after the errands whose `after` is lower.
     question: QuestionId,
-    /// What is left of the grace, in milliseconds: a token that is not there may yet come.
+    /// The rest of the grace, in milliseconds: a token that is absent may yet come.
     grace_ms: Option<u64>,
 }
 
@@ -188,7 +188,7 @@ enum Told {
     Holder(Token),
     /// The lock is free.
     Free,
-    /// The store's error: the user may not ask.
+    /// The store's error: the user may not send the request.
     Refused(Bytes),
     Nothing,
 }
@@ -196,7 +196,7 @@ enum Told {
 impl News {
     pub(super) fn of(asked: &Asked, outcome: &Outcome) -> Self {
         let told = match (outcome, &asked.question) {
-            // The store may be from before a loss.
+            // The reply may be from before a loss of data.
             _ if asked.forgotten => Told::Nothing,
             (Outcome::Held { holder, .. }, _) => holder.clone().map_or(Told::Nothing, Told::Holder),
             (Outcome::Free, _) => Told::Free,
@@ -219,7 +219,7 @@ impl News {
 }
 
 impl Queue {
-    /// A client wants something done with a lock that it says it holds.
+    /// Takes an errand. Refuses it if its user has too many, unless its token is known to hold the lock.
     pub(super) fn take_errand(&mut self, errand: Errand, turn: &mut Turn<'_>) {
         let is_full = self.errands.of_user(errand.user()) >= turn.settings.max_waiters;
         match errand.owner() {
@@ -230,7 +230,7 @@ impl Queue {
         }
     }
 
-    /// By what is known here this token of this user holds the lock.
+    /// Returns whether this token of this user holds the lock, as far as this instance knows.
     fn is_holder(&self, user: UserId, token: &Token) -> bool {
         let by_the_books = |lease: &Lease| lease.is_of(user, token);
         let is_believed =
@@ -239,12 +239,12 @@ impl Queue {
             || self.belief.as_ref().is_some_and(is_believed)
     }
 
-    /// The waiters have the next question, and the errands the one after it.
+    /// Returns whether the waiters have the next store request. The errands have the one after it.
     pub(super) fn waiters_are_next(&mut self) -> bool {
         std::mem::take(&mut self.errands.yields) && !planted(Fault::ErrandsFirst)
     }
 
-    /// Asks what the next errand takes, if there is one. Returns whether it did.
+    /// Sends the store request of the next errand. Returns whether there was one.
     pub(super) fn run_errand(&mut self, turn: &mut Turn<'_>) -> bool {
         while let Some(errand) = self.next_errand() {
             let user = errand.user();
@@ -253,7 +253,7 @@ impl Queue {
             };
             (self.errands.last, self.errands.yields) = (Some(user), true);
             if self.is_one_of_many(&errand) {
-                // One answer for all of them.
+                // One reply settles all of them.
                 self.errands.put_back(errand);
                 self.ask(Question::Check { user }, None, turn);
                 return true;
@@ -288,8 +288,8 @@ impl Queue {
         next
     }
 
-    /// The token that the errand is about is not in the store, and another instance may yet write it back: the
-    /// errand is done again when the lock changes, or when the grace is over. Returns whether it is put off so.
+    /// Postpones the errand if its token is absent but another instance may yet write it back: until the lock changes,
+    /// or the grace is over. Returns whether it did.
     pub(super) fn may_yet_come(&mut self, asked: &Asked, turn: &Turn<'_>) -> bool {
         let (Some(ms), Some(_), Some(errand)) = (asked.grace_ms, asked.teller, &asked.errand)
         else {
@@ -309,7 +309,8 @@ impl Queue {
         self.errands.put_back(errand);
     }
 
-    /// Its token is not known to hold the lock, and neither are those of other errands of its user.
+    /// Returns whether the errand's token is not known to hold the lock, and neither is that of at least one other
+    /// errand of its user.
     fn is_one_of_many(&self, errand: &Errand) -> bool {
         let is_in_doubt = |errand: &Errand| {
             let owner = errand.owner();
@@ -323,7 +324,7 @@ impl Queue {
         is_in_doubt(errand) && lane.is_some_and(|lane| lane.iter().any(is_in_doubt))
     }
 
-    /// Answers the errands that came before this question was sent, and that its answer is an answer to.
+    /// Settles the errands that came before this request was sent, if its reply decides them.
     pub(super) fn settle_errands(&mut self, news: &News, turn: &mut Turn<'_>) {
         if self.errands.is_empty() || planted(Fault::ErrandsOneByOne) {
             return;
@@ -340,7 +341,7 @@ impl Queue {
                 Told::Nothing => false,
                 Told::Refused(_) => owner.user == news.asker,
                 Told::Holder(token) if *token == owner.token => false,
-                // A lease in the books may yet be written back.
+                // A lease in this instance's state may yet be written back.
                 Told::Holder(_) | Told::Free => {
                     knowing.contains(&owner.user) && !self.is_holder(owner.user, &owner.token)
                 }

@@ -1,7 +1,7 @@
-//! Users without a connection to the store. Each user's questions go on a connection of its own, and the store may
-//! take other users' connections and not this one's (`maxclients`). A question of such a user is not sent
-//! ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)), and the other users of the lock are not kept waiting for it:
-//! the user's places and errands are passed over, and keep their order, until it has a connection again.
+//! Users without a connection to the store. Each user's requests go on a connection of its own, and the store may
+//! accept other users' connections but not this one's (`maxclients`). The request of such a user is not sent
+//! ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)), and does not delay the other users of the lock: the queue
+//! passes the user's places and errands over until it has a connection again. They keep their order.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::lock::{
     vocabulary::{Question, Time, UserId},
 };
 
-/// The users that the store has no connection for, and when to ask for each all the same: the store tells when it has
-/// one, but a queue may hear that before it hears of the want.
+/// The users without a connection to the store, and when to send a request for each all the same. The store reports a
+/// new connection, but that report may reach a queue before the report that the connection is missing.
 #[derive(Debug, Default)]
 pub(super) struct CutOff(BTreeMap<UserId, Time>);
 
@@ -21,39 +21,39 @@ impl CutOff {
         !self.0.is_empty()
     }
 
-    /// Questions of this user cannot be asked now.
+    /// Returns whether the requests of this user cannot be sent now.
     pub(super) fn has(&self, user: UserId) -> bool {
         self.0.contains_key(&user)
     }
 
-    /// The user was answered, or has a connection again.
+    /// Records that the user got a reply or has a connection again.
     pub(super) fn is_back(&mut self, user: UserId) {
         self.0.remove(&user);
     }
 
-    /// From now on it is asked for those whose time has come.
+    /// Ends the cut-off of the users whose time has come.
     pub(super) fn expire(&mut self, now: Time) {
         self.0.retain(|_, until| *until > now);
     }
 
-    /// When to ask for the first of them.
+    /// Returns when to send a request for the first of them.
     pub(super) fn next_at(&self) -> Option<Time> {
         self.0.values().min().copied()
     }
 
-    /// When to ask for this user.
+    /// Returns when to send a request for this user.
     pub(super) fn until(&self, user: UserId) -> Option<Time> {
         self.0.get(&user).copied()
     }
 }
 
 impl Queue {
-    /// When to ask for the first user without a connection, if there is anything to ask.
+    /// Returns when to send a request for the first user without a connection, if there is anything to send.
     pub(super) fn next_cut_off_at(&self) -> Option<Time> {
         self.cut_off.next_at().filter(|_| !self.is_idle())
     }
 
-    /// The store has a connection for this user.
+    /// Resumes the requests of this user, which has a connection now.
     pub(super) fn linked(&mut self, user: UserId, turn: &mut Turn<'_>) {
         self.cut_off.is_back(user);
         if let Some(asked) = &mut self.asked
@@ -66,7 +66,7 @@ impl Queue {
         }
     }
 
-    /// The question was not sent, and others are not to wait for it.
+    /// Puts off a request that was not sent, so that other users do not wait for it.
     pub(super) fn not_sent(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
         let user = asked.question.user();
         let again_at = turn.now.plus_millis(turn.settings.answer_within_ms);
@@ -76,7 +76,7 @@ impl Queue {
             return;
         }
         self.cut_off.0.insert(user, again_at);
-        // What its client was told of already is the gate's own affair.
+        // Once its client has a reply, the request is on lockgate's own behalf.
         let errand = asked
             .errand
             .take_if(|_| asked.teller.is_some() && !asked.again);
@@ -86,7 +86,7 @@ impl Queue {
                 self.doubt(&asked);
                 self.left();
             }
-            // A lease whose user has no connection ends by itself.
+            // A lease whose user has no connection runs out.
             (Question::Check { .. }, _) if asked.teller.is_none() => {
                 self.look_later(again_at);
                 if let (None, Some(lease)) = (&self.belief, &mut self.lease) {
@@ -97,7 +97,7 @@ impl Queue {
             (Question::Bury { .. }, _) => self.look_later(again_at),
             // A renewal stays due.
             (Question::Extend { .. }, _) if asked.teller.is_none() => {}
-            // A first sending may have been done: what becomes of it is asked until it is known.
+            // The store may have executed a first sending: the queue retries until it knows the outcome.
             _ => {
                 asked.retry_at = Some(turn.now.plus_millis(NOT_NOW_PAUSE_MS));
                 self.asked = Some(asked);

@@ -1,4 +1,4 @@
-//! What to ask the store next: looked at after every event, whatever it was.
+//! The choice of the next store request, made anew after every event.
 
 use super::{Asked, Errand, Queue, Turn};
 use crate::lock::{
@@ -28,7 +28,7 @@ impl Queue {
         }
     }
 
-    /// Asks for the first of those who wait, if that is of use. Returns whether it did.
+    /// Sends a store request for the waiters, if that is of use. Returns whether it did.
     fn ask_for_waiters(&mut self, turn: &mut Turn<'_>) -> bool {
         let Some(belief) = &self.belief else {
             let is_time = self.pace.ask_at() <= turn.now;
@@ -47,7 +47,7 @@ impl Queue {
         self.ask_about_strangers(turn)
     }
 
-    /// The first who waits and can be asked for.
+    /// Returns the first place whose user is not cut off from the store.
     pub(super) fn next_place(&self) -> Option<&Place> {
         if self.cut_off.any() {
             return self.places.first_of(|user| !self.cut_off.has(user));
@@ -57,7 +57,7 @@ impl Queue {
 
     fn ask_for(&mut self, place: &Place, turn: &mut Turn<'_>) {
         if self.is_anothers(place.user, &place.token) {
-            // Once it is seen that the other one lost the lock there is no such lease any more.
+            // Once a check shows that the other user lost the lock, its lease is gone.
             return self.ask(Question::Check { user: place.user }, None, turn);
         }
         let lease = self.lease_of(place.user, &place.token);
@@ -77,25 +77,26 @@ impl Queue {
         self.ask(question, None, turn);
     }
 
-    /// The first to ask for a lock of which nothing is known, for a lease that is not written back.
+    /// Returns whether the place has the only request for a lock of which nothing is known, without an explicit token,
+    /// session or fence, for a lease that is not written back.
     fn is_bare(&self, place: &Place, settings: &Settings) -> bool {
         let session = place.requests.iter().any(|waiting| waiting.session);
         let known = self.armed.is_some() || self.belief.is_some() || self.lease.is_some();
         let alone = self.places.requests() == 1;
-        // Without its deadline a grant that reached nobody could not be told from one that the
-        // client got elsewhere by the same token.
+        // Without its deadline, a grant that reached no client could not be distinguished from a grant of the same
+        // token that the client got elsewhere.
         let plain = !place.explicit && !session && !place.wants_fence();
         alone && plain && !known && !is_wanted_back(false, settings)
     }
 
-    /// The question that does this errand. None where there is nothing left to do.
+    /// Returns the store request that serves this errand. None: nothing is left to do.
     pub(super) fn question_of(
         &self,
         errand: &Errand,
         turn: &Turn<'_>,
     ) -> Option<(Question, Option<(RequestId, Time)>)> {
         match errand {
-            // It does not hold the lock; but whether it may know that is the store's to say.
+            // The token does not hold the lock, but the store decides whether its user may know that.
             Errand::Unlock(owner) | Errand::Relock(owner, _)
                 if self.is_anothers(owner.user, &owner.token) =>
             {
@@ -124,10 +125,10 @@ impl Queue {
                 only_if,
             } => {
                 let only_if = match (self.lease_of(*user, token), only_if) {
-                    // Somebody came for it meanwhile.
+                    // A client came for the lease meanwhile.
                     (Some(lease), _) if lease.receivers > 0 => return None,
-                    // The deadline was moved since: by this gate, or by another, and then it is in
-                    // use there.
+                    // The deadline moved since. Either this instance moved it, or another one, where the token is then
+                    // in use.
                     (Some(lease), Some(_)) => Some(lease.deadline?),
                     (_, only_if) => *only_if,
                 };
@@ -136,8 +137,8 @@ impl Queue {
         }
     }
 
-    /// The lock changes hands where it is known to be the token's and somebody of the same user is
-    /// next; otherwise it is released.
+    /// Returns a handover if the token is known to hold the lock, the next waiter has the same user, and the chain is
+    /// not too long; otherwise a release.
     fn release(
         &self,
         user: UserId,
@@ -220,7 +221,7 @@ impl Queue {
         debug_assert!(self.asked.is_none(), "one question at a time");
         self.questions += 1;
         let id = QuestionId(self.questions);
-        // Who asked is told by then that it is not known what became of it, and may do something else.
+        // By then the client has an error that leaves the outcome open, and may do something else.
         let within_micros = asked.teller.map(|(_, until)| until.micros_since(turn.now));
         turn.todo.push(Action::Ask {
             id,

@@ -1,16 +1,16 @@
-//! What follows from a loss of data in the store, in this order:
+//! Recovery from a loss of data in the store, in this order:
 //!
-//! 1. a dead token that is back is deleted, on behalf of the user who held the lock with it;
-//! 2. the lease that this instance granted is written back. Where another token holds the lock, another
-//!    instance may know that it is dead: the lease waits for the push that tells of its end, or for the
-//!    end of the grace. Only then is it lost;
-//! 3. a lock whose dead tokens are remembered is looked at, at once, whenever it changes, and when the grace
-//!    is over, so that none of them keeps another instance from writing back its own. An instance that was not
-//!    told of a release elsewhere may write such a token back.
+//! 1. the queue deletes a dead token that is back, on behalf of the user who held the lock with it;
+//! 2. the queue writes back the lease that this instance granted. If another token holds the lock, another instance may
+//!    know that it is dead: the lease waits for the push that reports its end, or for the end of the grace. Only then
+//!    is it lost;
+//! 3. the queue checks a lock with remembered dead tokens at once, whenever it changes, and when the grace is over, so
+//!    that no dead token keeps another instance from writing its lease back. An instance that does not know of a
+//!    release elsewhere may write such a token back.
 //!
-//! The store grants no free lock meanwhile. A token is deleted only by what this instance knew of it: if
-//! the client itself gave it up, or up to the latest deadline that this instance set, since a client may
-//! have been granted the lock by the same token elsewhere.
+//! The store grants no free lock meanwhile. This instance deletes a token only up to the latest deadline that it set,
+//! since a client may have been granted the lock with the same token elsewhere. The limit is absent if this instance
+//! set no deadline: then the client itself gave the token up, or lockgate made the token.
 
 use super::{NOT_NOW_PAUSE_MS, Queue, Turn, Watch, upkeep::over_at};
 use crate::lock::{
@@ -20,19 +20,18 @@ use crate::lock::{
     vocabulary::{Burial, Dead, Outcome, Question, Time, Token, UserId},
 };
 
-/// The pause before a lease that the store refused is written back once more is doubled so often at
-/// most: to 51 s.
+/// The most times that the pause before another write-back is doubled after the store refused one: up to 51 s.
 const MOST_DOUBLED: u32 = 9;
 
-/// For how long a lock is looked at after a release that the store may have executed before it lost data.
+/// How long a lock is checked after a release that the store may have executed before it lost data, in milliseconds.
 pub(super) const LOOKED_AT_MS: u64 = 5_000;
 
-/// The last look for dead tokens comes this part of the grace after its end: by then every instance has
-/// tried for the last time to write back what it takes for a lease.
+/// The delay of the last check for dead tokens after the end of the grace, as a divisor of the grace. By then every
+/// instance has made its last attempt to write back what it takes for a lease.
 pub const LAST_LOOK_PART: u64 = 16;
 
 impl Queue {
-    /// The store lost data.
+    /// Begins the recovery from a loss of data.
     pub(super) fn forgot(&mut self, dead: Option<Burial>, turn: &Turn<'_>) {
         self.armed = None;
         self.belief = None;
@@ -48,12 +47,12 @@ impl Queue {
         });
         self.pace.now();
         if let Some(lease) = &mut self.lease {
-            // Others may be granted the lock before it is written back, and then with much the same deadline; or
-            // were, if what is there is from before.
+            // Others may be granted the lock before the write-back, with much the same deadline; or were granted it
+            // before the loss, if the store has older data.
             lease.fence_at = None;
         }
         self.restore_at = None;
-        // Whoever releases it does not want it back.
+        // A client that releases the lease does not want it back.
         let released = self.lease.as_ref().is_some_and(|lease| {
             let releases = |asked: &Asked| asked.releases(lease.user, &lease.token);
             self.asked.as_ref().is_some_and(releases)
@@ -65,7 +64,7 @@ impl Queue {
             lease.check_at = Some(turn.now);
         }
         if let Some(asked) = &mut self.asked {
-            // What it is answered may be from before the loss, or of a lock that was lost.
+            // The reply may be from before the loss, or concern a lock that was lost.
             asked.again = true;
             asked.forgotten = true;
         }
@@ -76,7 +75,7 @@ impl Queue {
         self.restore_at = self.lease.as_ref().filter(back).map(|_| time);
     }
 
-    /// Asks the next thing that the loss of data makes necessary. Returns whether there was any.
+    /// Sends the next request that the recovery needs. Returns whether there was one.
     pub(super) fn recover(&mut self, turn: &mut Turn<'_>) -> bool {
         if let Some(ghost) = self.ghost.take() {
             let (token, Dead { user, not_after }) = *ghost;
@@ -96,7 +95,7 @@ impl Queue {
                     token: lease.token.clone(),
                     lease_ms: match planted(Fault::WrittenBackTooShort) {
                         true => 1,
-                        // Rounded up, or the store would let it end before its owner does.
+                        // Rounded up, or the store would end the lease before its owner does.
                         false => lease.until.micros_since(turn.now).div_ceil(1_000),
                     },
                 };
@@ -110,14 +109,14 @@ impl Queue {
         self.look_out(turn)
     }
 
-    /// Looks at the lock, if it is time to.
+    /// Checks the lock for dead tokens, if it is time. Returns whether it did.
     fn look_out(&mut self, turn: &mut Turn<'_>) -> bool {
         let now = turn.now;
         let Some(watch) = self.watch.as_mut() else {
             return false;
         };
         let last = watch.until <= now;
-        // To write a lease back shows who holds the lock as well.
+        // A write-back shows the holder as well.
         let due = watch.look_at.is_some_and(|at| at <= now) && self.restore_at.is_none();
         let user = watch.user;
         if last {
@@ -131,34 +130,34 @@ impl Queue {
         last || due
     }
 
-    /// When the lock is to be looked at for dead tokens.
+    /// Returns when to check the lock for dead tokens.
     pub(super) fn look_at(&self) -> Option<Time> {
         let watch = self.watch.as_ref()?;
         let look_at = watch.look_at.filter(|_| self.restore_at.is_none());
         Some(look_at.map_or(watch.until, |at| at.min(watch.until)))
     }
 
-    /// What a loss of data makes necessary has not been done yet, and waits for nothing but the store.
+    /// Returns whether the recovery has a step left that waits for nothing but the store.
     pub fn is_recovering(&self) -> bool {
         let recovers = |asked: &Asked| {
             let question = &asked.question;
             matches!(question, Question::Restore { .. } | Question::Bury { .. })
         };
         let looks = self.watch.as_ref().is_some_and(|it| it.look_at.is_some());
-        // One that the store refused for the sake of another token is not.
+        // A write-back that the store refused because of another token does not count.
         let cut_off = |lease: &Lease| self.restore_at.is_some() && self.cut_off.has(lease.user);
         looks
             || self.lease.as_ref().is_some_and(cut_off)
             || self.asked.as_ref().is_some_and(recovers)
     }
 
-    /// Whether this owner's lease stands is seen when it has been written back.
+    /// Returns whether this owner's lease is to be written back; only then is it known whether it stands.
     pub(super) fn waits_for_write_back(&self, user: UserId, token: &Token) -> bool {
         let lease = self.lease.as_ref().filter(|it| it.is_of(user, token));
         lease.is_some() && self.restore_at.is_some()
     }
 
-    /// The same for the owner whose lease this question extends.
+    /// Returns the same for the owner whose lease this request extends.
     pub(super) fn waits_for_write_back_of(&self, asked: &Asked) -> bool {
         match &asked.question {
             Question::Extend { user, token, .. } => self.waits_for_write_back(*user, token),
@@ -166,7 +165,7 @@ impl Queue {
         }
     }
 
-    /// What could not be asked for want of this user's connection is asked now.
+    /// Resumes the steps that waited for this user's connection.
     pub(super) fn recover_again(&mut self, user: UserId, now: Time) {
         if self.lease.as_ref().is_some_and(|lease| lease.user == user) {
             self.restore_at = self.restore_at.map(|_| now);
@@ -176,20 +175,20 @@ impl Queue {
         }
     }
 
-    /// The lock could not be looked at.
+    /// Postpones a check for dead tokens that could not be sent.
     pub(super) fn look_later(&mut self, at: Time) {
         if let Some(watch) = &mut self.watch {
             watch.look_at = Some(at);
         }
     }
 
-    /// The lease is to be written back, or is being.
+    /// Returns whether the lease is to be written back, or its write-back is in flight.
     pub(super) fn is_restoring(&self) -> bool {
         let restores = |asked: &Asked| matches!(asked.question, Question::Restore { .. });
         self.restore_at.is_some() || self.asked.as_ref().is_some_and(restores)
     }
 
-    // ── what the store answers ───────────────────────────────────────────────────────────────
+    // ── replies of the store ─────────────────────────────────────────────────────────────────────
 
     pub(super) fn restore_answered(
         &mut self,
@@ -201,7 +200,7 @@ impl Queue {
             return;
         };
         if let Some(watch) = &mut self.watch {
-            // It has shown who holds the lock.
+            // The reply showed the holder.
             watch.look_at = None;
         }
         match outcome {
@@ -218,7 +217,7 @@ impl Queue {
             }
             Outcome::Held { holder, ttl_ms } => {
                 let again_ms = match self.ghost {
-                    // With the dead token out of the way it is tried at once.
+                    // Once the dead token is deleted, the queue retries at once.
                     Some(_) => Some(0),
                     None => asked.grace_ms.filter(|_| !planted(Fault::ContestedIsLost)),
                 };
@@ -228,7 +227,7 @@ impl Queue {
                 self.held(holder, ttl_ms, turn);
             }
             Outcome::Free => self.free(turn),
-            // Tried again until the lease is over, ever less often; meanwhile others get their turn.
+            // The queue retries until the lease is over, ever less often, so that others get their turn meanwhile.
             _ => {
                 let doubled = self.restores_refused.min(MOST_DOUBLED);
                 self.restores_refused += 1;
@@ -237,11 +236,11 @@ impl Queue {
         }
     }
 
-    /// The store named a holder that is dead. Where a client is there for that token again, it is not.
+    /// Handles a holder that the driver knows as dead. It is not dead if a client came for that token again.
     pub(super) fn found_dead(&mut self, asked: &Asked, token: &Token, dead: Dead) {
         let is_back = self.lease.as_ref().is_some_and(|it| it.token == *token)
             || self.places.of_owner(dead.user, token).is_some();
-        // That it was not deleted says that it expires later: it is another grant's.
+        // The store did not delete the token, so its key expires later: another grant set it.
         if matches!(asked.question, Question::Bury { .. }) {
             self.revenant = Some(Box::new(token.clone()));
         }
@@ -255,13 +254,13 @@ impl Queue {
         match outcome {
             Outcome::Free => self.free(turn),
             Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, turn),
-            // Its user may not: another one's rights are of no use here.
+            // The user has no right to, and the rights of another user are of no use here.
             _ => {}
         }
     }
 
-    /// The store lost data while the question was on its way: what it was answered may be from
-    /// before, so what it granted is written back, and what it released is looked for.
+    /// Recovers the outcome of a request that was in flight when the store lost data. Its reply may be from before the
+    /// loss, so the queue writes back what the reply granted, and looks for what it released.
     pub(super) fn restore_after(&mut self, user: UserId, grace_ms: Option<u64>, turn: &Turn<'_>) {
         if let Some(lease) = &mut self.lease {
             lease.fence_at = None;
@@ -272,7 +271,7 @@ impl Queue {
         }
     }
 
-    /// A dead token may hold the lock, or come back for so long.
+    /// Watches the lock for this time: a dead token may hold it or come back.
     pub(super) fn look_again(&mut self, user: UserId, ms: u64, turn: &Turn<'_>) {
         let until = turn.now.plus_millis(ms.saturating_add(ms / LAST_LOOK_PART));
         let new = || {

@@ -1,8 +1,8 @@
-//! Who may know anything of the lock. Whether a user may is the store's to say, and it says so whenever
-//! it answers or refuses a question of that user. But whoever waits behind others is not asked for yet,
-//! and a lock that is known to be held is not asked about: there the store is asked on purpose, once for
-//! each user and the time that somebody of it waits here. Until then the user is a stranger, who is told
-//! nothing: not that the lock is held, nor that too many wait for it.
+//! Hides lock state from users that the store has not authorized. The store decides what a user may know, and shows it
+//! with every reply to that user's requests. But the queue sends no request for a waiter behind others, nor for a lock
+//! that is known to be held. There it sends a check on purpose, once for each user and the time that requests of that
+//! user wait here. Until the reply the user is unauthorized and gets no information: not that the lock is held, nor
+//! that the limit of waiters is reached.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,36 +14,36 @@ use crate::lock::{
     vocabulary::{LinkId, Question, Refusal, Reply, Time, UserId, Wait},
 };
 
-/// Who does not wait (`TRYLOCK`) is told that the lock is held if the store answered a question of its
-/// user no longer ago than this, in milliseconds: to try again and again does not cost a question each time.
+/// How recent a reply of the store must be for `TRYLOCK` of the same user to get nil at once on a held lock, in
+/// milliseconds: repeated attempts then do not cost a store request each.
 const KNOWN_FOR_MS: u64 = 1_000;
 
-/// Users that are remembered beside those who wait, so that forgetting the others costs little.
+/// The users remembered beyond those with places before old ones are forgotten, so that forgetting costs little.
 const REMEMBERED: usize = 64;
 
-/// What is known of the rights of users.
+/// The known rights of users.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
-    /// When the store answered a question of the user last, and on which connection.
+    /// When the store last replied to a request of the user, and on which connection.
     answered: BTreeMap<UserId, (Time, Option<LinkId>)>,
-    /// Users for whom somebody waits, and whom the store has not answered; in the order they came.
+    /// Unauthorized users with waiting requests, in arrival order: the store has not replied to them yet.
     strangers: VecDeque<UserId>,
 }
 
 impl Rights {
-    /// A connection ended. Perhaps its user has, too.
+    /// Forgets the users whose connection ended: perhaps the user no longer exists.
     pub(super) fn deaf(&mut self, link: LinkId) {
         self.answered.retain(|_, (_, on)| *on != Some(link));
     }
 
-    /// The user is not to be told anything yet.
+    /// Returns whether the user is still unauthorized.
     pub(super) fn is_stranger(&self, user: UserId) -> bool {
         self.strangers.contains(&user)
     }
 }
 
 impl Queue {
-    /// The user may know of the lock.
+    /// Returns whether the user may know of the lock.
     pub(super) fn knows(&self, user: UserId, wait: Wait, now: Time) -> bool {
         let Some((at, _)) = self.rights.answered.get(&user) else {
             return false;
@@ -53,12 +53,12 @@ impl Queue {
         (lately || waits_already) && !self.rights.is_stranger(user)
     }
 
-    /// Somebody of this user waits here, or holds the lock by a grant of this gate.
+    /// Returns whether the user has a place here, or holds the lock by a grant of this instance.
     fn has_business(&self, user: UserId) -> bool {
         self.places.has_user(user) || self.lease.as_ref().is_some_and(|lease| lease.user == user)
     }
 
-    /// A request of a user who does not know of the lock takes its place.
+    /// Records that a request of an unauthorized user takes a place.
     pub(super) fn comes_as_a_stranger(&mut self, user: UserId, now: Time) {
         if planted(Fault::StrangersNotAsked) || self.rights.is_stranger(user) {
             return;
@@ -74,9 +74,9 @@ impl Queue {
         }
     }
 
-    /// The next user that the store has to be asked about, and can be.
+    /// Returns the next user that the store has to authorize, and that is not cut off from it.
     fn next_stranger(&mut self) -> Option<UserId> {
-        // Some left meanwhile.
+        // The requests of some users left meanwhile.
         while let Some(&user) = self.rights.strangers.front()
             && !self.places.waits(user)
         {
@@ -86,7 +86,7 @@ impl Queue {
         strangers.find(|user| self.places.waits(*user) && !self.cut_off.has(*user))
     }
 
-    /// Asks whether the next stranger may know of the lock, if there is one. Returns whether it did.
+    /// Sends a check for the next unauthorized user. Returns whether there was one.
     pub(super) fn ask_about_strangers(&mut self, turn: &mut Turn<'_>) -> bool {
         let stranger = self.next_stranger();
         if let Some(user) = stranger {
@@ -95,7 +95,7 @@ impl Queue {
         stranger.is_some()
     }
 
-    /// The store answered a question of this user.
+    /// Authorizes this user: the store replied to a request of it.
     pub(super) fn store_answered(
         &mut self,
         user: UserId,
@@ -103,14 +103,14 @@ impl Queue {
         turn: &mut Turn<'_>,
     ) {
         let answered = &mut self.rights.answered;
-        // Not every answer tells the connection.
+        // Not every reply names the connection.
         let link = link.or(answered.get(&user).and_then(|(_, before)| *before));
         answered.insert(user, (turn.now, link));
         if !self.rights.is_stranger(user) {
             return;
         }
         self.rights.strangers.retain(|stranger| *stranger != user);
-        // Now it may be told what others are told at once.
+        // Now the user may get the replies that others get at once.
         for (request, is_try) in self.places.take_beyond(turn.settings.max_waiters, user) {
             let reply = if is_try && self.belief.is_some() {
                 Reply::Nil
@@ -123,8 +123,8 @@ impl Queue {
         self.refuse_deadlocked(turn);
     }
 
-    /// The store refused this stranger the lock: all of its requests that came before it was asked get the error, and
-    /// cost the others no question each.
+    /// Replies with the store's error to all requests of this unauthorized user that came before the refused
+    /// acquisition was sent, so that none of them costs the others a store request.
     pub(super) fn refuse_earlier(
         &mut self,
         user: UserId,
@@ -140,7 +140,8 @@ impl Queue {
         }
     }
 
-    /// The store refused to tell this user anything: whoever of it waits as a stranger gets the error.
+    /// Replies with the store's error to all waiting requests of this user, if it is unauthorized: the store refused a
+    /// check.
     pub(super) fn store_refused(&mut self, user: UserId, error: &Bytes, turn: &mut Turn<'_>) {
         if !self.rights.is_stranger(user) {
             return;

@@ -1,9 +1,8 @@
-//! What keeps a lease true after it was granted: it is renewed while its session lives, and asked about
-//! when the store told of a change. And who is told when a lease that is bound to a connection
-//! (`SESSION`) ends.
+//! The upkeep of a granted lease: the queue renews it while its session lives, checks it when the store reported a
+//! change, and notifies the client when a lease that is bound to its connection (`SESSION`) ends.
 //!
-//! Before anything else comes what a loss of data brings about (`recovery`); a renewal comes before what
-//! clients want, or they could keep it waiting until the lease is over.
+//! Recovery from a loss of data (`recovery`) comes before anything else. A renewal comes before the requests of
+//! clients, which could otherwise delay it until the lease is over.
 
 use super::{Asked, Errand, Queue, Turn};
 use crate::lock::{
@@ -16,7 +15,7 @@ use crate::lock::{
 };
 
 impl Queue {
-    // ── sessions ─────────────────────────────────────────────────────────────────────────────
+    // ── sessions ─────────────────────────────────────────────────────────────────────────────────
 
     pub(super) fn session_closed(
         &mut self,
@@ -34,13 +33,13 @@ impl Queue {
         turn.session_over(request, false);
         if by_client && !planted(Fault::SessionNotReleased) {
             lease.receivers = 0;
-            // Its client knows the token, and may go on with it at another gate.
+            // The client knows the token, and may continue with it at another instance.
             lease.explicit = true;
             self.give_back();
         }
     }
 
-    /// A session's lease that could not be renewed in time: the store may soon let it end.
+    /// Ends a session whose lease could not be renewed in time: the store may soon end the lease.
     pub(super) fn tell_of_late_renewal(&mut self, turn: &mut Turn<'_>) {
         let late =
             |lease: &&mut Lease| lease.lost_at() <= turn.now && !planted(Fault::LateRenewalNotTold);
@@ -54,18 +53,18 @@ impl Queue {
         }
     }
 
-    /// Nobody is there for the lease any more.
+    /// Gives the lease back: no client counts on it any more.
     fn give_back(&mut self) {
         if let Some(lease) = self.lease.clone() {
             self.give_away(&lease);
         }
     }
 
-    /// The books have this lease from now on, or none. Whose connection the one before it was
-    /// bound to is told so.
+    /// Replaces the lease in this instance's state by another one or none. Notifies the connection that the previous
+    /// lease was bound to, if the binding ends.
     pub(super) fn put_lease(&mut self, lease: Option<Lease>, lost: bool, turn: &mut Turn<'_>) {
         if lease.is_some() {
-            // What waited for its token to come has it.
+            // The errands that waited for this token can run.
             self.errands.wake(|_| true);
         }
         let before = std::mem::replace(&mut self.lease, lease);
@@ -73,7 +72,7 @@ impl Queue {
             let same = |lease: &Lease| lease.is_of(before.user, &before.token);
             self.lease.as_ref().is_some_and(same)
         };
-        // Who ended it has told how.
+        // If the lease was not lost, the caller has reported how it ended.
         if let Some(before) = before.as_ref().filter(|before| lost && !goes_on(before)) {
             turn.lease_over(before, before.ending(turn.now));
             turn.lost_token(before);
@@ -87,9 +86,9 @@ impl Queue {
         }
     }
 
-    // ── what is asked for its sake ───────────────────────────────────────────────────────────
+    // ── store requests for the lease ─────────────────────────────────────────────────────────────
 
-    /// Asks what keeps the lease true, if it is time. Returns whether it did.
+    /// Sends the store request that the lease needs, if it is time. Returns whether it did.
     pub(super) fn keep_up(&mut self, turn: &mut Turn<'_>) -> bool {
         if self.recover(turn) {
             return true;
@@ -120,7 +119,7 @@ impl Queue {
         false
     }
 
-    /// Asks whether the lease still stands, if it is time and nobody who waits will ask anyway.
+    /// Checks whether the lease still stands, if it is time and no waiter will request the lock anyway.
     pub(super) fn check(&mut self, turn: &mut Turn<'_>) {
         if let Some(lease) = &self.lease
             && self.is_to_be_checked().is_some_and(|at| at <= turn.now)
@@ -130,7 +129,8 @@ impl Queue {
         }
     }
 
-    /// When the lease is due for a check or a renewal, or the lock for a look, unless a question is on its way.
+    /// Returns when the lease is due for a check or a renewal, or the lock for a look. None while a store request is in
+    /// flight.
     pub(super) fn upkeep_at(&self) -> Option<Time> {
         if self.asked.is_some() {
             return None;
@@ -150,11 +150,11 @@ impl Queue {
         lease.check_at
     }
 
-    // ── and what the store answers ───────────────────────────────────────────────────────────
+    // ── replies of the store ─────────────────────────────────────────────────────────────────────
 
     pub(super) fn check_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
         let user = asked.question.user();
-        // Whoever wants to be told has a token that is another user's.
+        // Only a client with another user's token gets a reply here.
         self.tell(
             asked,
             match &outcome {
@@ -170,7 +170,7 @@ impl Queue {
                 if let Outcome::Refused(error) = refused {
                     self.store_refused(user, &error, turn);
                 }
-                // Its user may not look, so no push comes either: the lease ends by itself.
+                // The user may not read the lock, so no push comes either: the lease runs out.
                 if let Some(lease) = self.lease.as_mut().filter(|lease| lease.user == user) {
                     lease.confirm();
                 }
@@ -178,22 +178,22 @@ impl Queue {
         }
     }
 
-    /// An extension that has to come after the writing back.
+    /// Puts off an extension until after the write-back.
     pub(super) fn extend_later(&mut self, asked: Asked) {
         if let (Some(errand), Some(_)) = (asked.errand, asked.teller) {
             self.errands.put_back(*errand);
         }
-        // A renewal is due still.
+        // A renewal stays due.
     }
 
-    // ── the books ────────────────────────────────────────────────────────────────────────────
+    // ── this instance's state ────────────────────────────────────────────────────────────────────
 
-    /// Where this gate granted or extended a lease that is not over: when its token first got the lock.
+    /// Returns when the token first got the lock, if this instance granted or extended a lease that is not over.
     pub fn held_since(&self) -> Option<Time> {
         self.lease.as_ref().map(|lease| lease.since)
     }
 
-    /// The lease of a token that was just granted it or had it extended.
+    /// Creates the lease of a token that was just granted the lock or an extension.
     pub(super) fn new_lease(
         &mut self,
         asked: &Asked,
@@ -208,7 +208,7 @@ impl Queue {
             Question::Extend { mark, .. } if mark != Mark::None => lease_ms + MARK_MS,
             _ => lease_ms,
         };
-        // Renewals of leases that began together come apart.
+        // The renewals of leases that began together spread out.
         let sixth = self.pace.jittered(lease_ms / 6);
         Lease {
             user,
@@ -235,14 +235,14 @@ impl Queue {
     }
 }
 
-/// When the store has let a lease end that it began just now at the latest: it may have moved the
-/// deadline by 3 ms, and lets keys live to the end of a millisecond.
+/// Returns the moment by which the store has ended a lease that began just now: the store may have moved the deadline
+/// by 3 ms, and lets keys live to the end of a millisecond.
 pub(super) fn over_at(now: Time, lease_ms: u64) -> Time {
     now.plus_millis(lease_ms.saturating_add(4))
 }
 
 impl Errand {
-    /// It ends the lease of this owner.
+    /// Returns whether the errand ends the lease of this owner.
     fn releases(&self, whose: UserId, what: &Token) -> bool {
         match self {
             Self::Unlock(owner) => owner.user == whose && owner.token == *what,
@@ -253,13 +253,13 @@ impl Errand {
 }
 
 impl Asked {
-    /// It ends the lease of this owner.
+    /// Returns whether the request ends the lease of this owner.
     pub(super) fn releases(&self, whose: UserId, what: &Token) -> bool {
         self.released()
             .is_some_and(|(user, token, _)| user == whose && token == what)
     }
 
-    /// The owner whose lease it ends, and up to which deadline.
+    /// Returns the owner whose lease the request ends, and the deadline that the key must have.
     pub(super) fn released(&self) -> Option<(UserId, &Token, Option<Deadline>)> {
         match &self.question {
             Question::Release {
@@ -287,8 +287,8 @@ impl Turn<'_> {
         self.todo.push(Action::Happened(what));
     }
 
-    /// The token of this lease was found not to hold the lock any more. Where this instance does not know
-    /// its deadline, another one may have extended it, and knows more.
+    /// Reports the token of a lost lease as dead. If this instance does not know its deadline, another instance may
+    /// have extended the lease, and knows more.
     fn lost_token(&mut self, lease: &Lease) {
         let counts = lease.deadline.is_some() && lease.over_at > self.now;
         if counts && !planted(Fault::LostForgotten) {

@@ -3,7 +3,7 @@ use redis_protocol::resp3::decode::complete::decode_range;
 
 use super::*;
 
-/// What is told of one reply: where it ends and everything that can be asked of it.
+/// The facts about one reply: where it ends, and the result of each method.
 type Told = (
     usize,
     Result<
@@ -55,7 +55,7 @@ fn told(stream: &[u8], sizes: &[usize]) -> Vec<Told> {
     told
 }
 
-/// A scanner that has just read the one reply that `text` is.
+/// Returns a scanner that has just read the one reply in `text`.
 fn read(text: &str) -> ReplyScanner {
     let mut scanner = ReplyScanner::new();
     assert_eq!(
@@ -219,7 +219,7 @@ fn ten_megabytes_byte_by_byte_cost_one_step_a_byte() {
     assert_eq!(ends, 300_000);
 }
 
-/// One reply of RESP3, as Redis writes it.
+/// Generates a reply of RESP3, as Redis writes it.
 fn replies() -> impl Strategy<Value = Vec<u8>> {
     let text = prop::collection::vec(prop::sample::select(b"ab \xc3*$\r".to_vec()), 0..30);
     let line = "[a-zA-Z ]{0,30}";
@@ -266,7 +266,7 @@ proptest! {
         stream.extend(b"+next\r\n");
         let ends: Vec<usize> = told(&stream, &[7]).iter().map(|(at, _)| *at).collect();
         prop_assert_eq!(ends, vec![reply.len(), stream.len()]);
-        // Sets and maps with equal members are one member there, but the bytes are the same.
+        // The other decoder merges equal members of sets and maps, but the bytes are the same.
         if let Ok(Some((_, read))) = decode_range(&reply) {
             prop_assert_eq!(read, reply.len());
         }

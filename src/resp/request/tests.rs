@@ -3,7 +3,7 @@ use redis_protocol::resp2::{decode::decode_bytes, types::BytesFrame};
 
 use super::*;
 
-/// What a scanner tells of a whole stream: at which byte which step came, and what was known then.
+/// A step in a whole stream: its kind, its position, and what was known then.
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
     Named {
@@ -299,7 +299,7 @@ fn multibulk(arguments: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Streams that look like the protocol, and often are.
+/// Generates streams that look like the protocol, and often are.
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let bits = prop::sample::select(vec![
         "*1\r\n",
@@ -359,7 +359,7 @@ proptest! {
                 Told::End { at, .. } => (*at, None),
                 Told::Blank { at } => (*at, Some(0)),
                 Told::Refused(error) => {
-                    // What the scanner refuses before the frame is whole may be cut off here as well.
+                    // What the scanner refuses before the frame is whole may be an incomplete frame here.
                     let split = arguments(&Bytes::copy_from_slice(&stream[begin..]), 64);
                     prop_assert!(split == Err(*error) || split == Err(ProtocolError::NotOneFrame), "{split:?} {error:?}");
                     break;

@@ -1,7 +1,7 @@
-//! The claims that wait for an answer at the [door](super::door), each with the clients that make it. Pure.
+//! The claims that wait at the [door](super::door), each with the clients that make it. Pure.
 //!
-//! Names take turns, so that many false passwords of one user do not delay another user; the claims of one
-//! name are in the order in which they came.
+//! Names take turns, so that many false passwords for one user do not delay another user. The claims of one
+//! name are served in arrival order.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,34 +12,34 @@ use tokio::sync::oneshot;
 
 use crate::{identity::Credentials, store::Admission};
 
-/// What a client claims: these credentials, or nothing.
+/// A client's claim: these credentials, or none.
 pub(super) type Claim = Option<Credentials>;
 
-/// Takes the answer to a client.
+/// The channel for the reply to one client.
 pub(super) type Asker = oneshot::Sender<Admission>;
 
-/// A user's name; none of a client that claims nothing.
+/// A user's name; none for clients without credentials.
 type Name = Option<Arc<[u8]>>;
 
-/// What waits for an answer.
+/// The queue of claims.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     askers: HashMap<Claim, Vec<Asker>>,
-    /// Those of each name that wait for their turn.
+    /// The claims of each name that wait for their turn.
     of_names: HashMap<Name, VecDeque<Claim>>,
-    /// The names with such claims, the next one first.
+    /// The names with waiting claims, the next one first.
     names: VecDeque<Name>,
-    /// Clients in all.
+    /// The number of clients.
     count: usize,
 }
 
 impl Claims {
-    /// How many clients wait.
+    /// Returns the number of waiting clients.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// A client comes with its claim.
+    /// Adds a client with its claim.
     pub(super) fn add(&mut self, claim: Claim, asker: Asker) {
         self.count += 1;
         if let Some(askers) = self.askers.get_mut(&claim) {
@@ -49,8 +49,8 @@ impl Claims {
         self.wait(claim);
     }
 
-    /// Takes the claim whose turn it is, and whose clients have not all left. It is to be
-    /// [answered](Self::answer), or has to [wait](Self::wait) once more.
+    /// Takes the next claim of which at least one client is still there. The caller must [answer](Self::answer)
+    /// it, or [queue](Self::wait) it again.
     pub(super) fn next(&mut self) -> Option<Claim> {
         loop {
             let name = self.names.pop_front()?;
@@ -72,7 +72,7 @@ impl Claims {
         }
     }
 
-    /// The claim waits for its turn, as the last of its name.
+    /// Queues the claim as the last of its name.
     pub(super) fn wait(&mut self, claim: Claim) {
         let name = claim.as_ref().map(Credentials::shared_name);
         let of_name = self.of_names.entry(name.clone()).or_default();
@@ -82,11 +82,11 @@ impl Claims {
         of_name.push_back(claim);
     }
 
-    /// Answers all clients with this claim.
+    /// Sends the reply to all clients with this claim.
     pub(super) fn answer(&mut self, claim: &Claim, admission: &Admission) {
         for asker in self.askers.remove(claim).into_iter().flatten() {
             self.count -= 1;
-            // Its client may have left.
+            // The client may have left.
             let _ = asker.send(admission.clone());
         }
     }
@@ -134,7 +134,7 @@ mod tests {
         for asked in &mut told[100..102] {
             assert!(matches!(asked.try_recv(), Ok(Admission::Refused(_))));
         }
-        // What was not answered comes again, behind its likes.
+        // An unanswered claim goes behind the others of its name.
         claims.wait(bob(0));
         assert_eq!(claims.next(), Some(bob(3)));
     }
@@ -151,7 +151,7 @@ mod tests {
         for password in ["gone", "here", "gone too"] {
             claims.add(claim("bob", password), askers.remove(0));
         }
-        // Of the three one client stays.
+        // One of the three clients stays.
         let _here = answers.swap_remove(1);
         drop(answers);
         assert_eq!(claims.next(), Some(claim("bob", "here")));

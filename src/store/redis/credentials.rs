@@ -1,5 +1,5 @@
-//! The first words of all on a connection: who it is. They are written here, byte by byte, so that
-//! passwords may be any bytes and go through nothing that could keep or print them.
+//! The `AUTH` at the very beginning of a connection. It is written here, byte by byte, so that a password may
+//! contain any bytes and passes through no code that could keep or print it.
 
 use std::io;
 
@@ -12,22 +12,22 @@ use crate::{
     resp::{Protocol, Writer},
 };
 
-/// Longest reply to a command of this file, in bytes: a line.
+/// Longest reply to a command of this file, in bytes: one line.
 const LINE_BYTES: usize = 1024;
 
-/// What Redis said to credentials.
+/// The result of an `AUTH`.
 #[derive(Debug)]
 pub(super) enum Login {
-    /// The connection is the user's.
+    /// Accepted: the connection is the user's.
     Done,
-    /// Its own error, without the leading `-`.
+    /// Rejected: Redis's own error, without the leading `-`.
     Refused(Bytes),
 }
 
-/// Says who it is.
+/// Authenticates the connection.
 ///
 /// # Errors
-/// The connection is of no use.
+/// The connection cannot be used.
 pub(super) async fn log_in(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     credentials: &Credentials,
@@ -38,16 +38,16 @@ pub(super) async fn log_in(
     login(stream, credentials, line).await
 }
 
-/// Adds the `AUTH` of these credentials.
+/// Appends the `AUTH` with these credentials.
 pub(super) fn write_auth(bytes: &mut BytesMut, credentials: &Credentials) {
     let [words, _] = forms_of(credentials);
     write(bytes, &[&[&b"AUTH"[..]], words.as_slice()].concat());
 }
 
-/// What Redis made of that `AUTH`, to which it answered this; of another form of it where it knows no users.
+/// Interprets the reply to that `AUTH`. If Redis has no ACL users, sends `AUTH` with the password alone.
 ///
 /// # Errors
-/// The connection is of no use, or Redis does not say now.
+/// The connection cannot be used, or Redis cannot decide now.
 pub(super) async fn login(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     credentials: &Credentials,
@@ -71,13 +71,13 @@ pub(super) async fn login(
     Ok(Login::Refused(refused))
 }
 
-/// What to give to `AUTH`; the second, where Redis [may know no users](may_know_no_users).
+/// Returns the arguments of `AUTH`; the second form is for a Redis that [may have no users](may_know_no_users).
 pub(super) fn forms_of(credentials: &Credentials) -> [Vec<&[u8]>; 2] {
     let (name, password) = (credentials.name(), credentials.password());
     [vec![name, password], vec![password]]
 }
 
-/// Before Redis 6 there are no users, and a password is that of everybody.
+/// Returns whether Redis may be older than 6: it then has no users, and one password for all clients.
 pub(super) fn may_know_no_users(credentials: &Credentials, refused: &[u8]) -> bool {
     credentials.name() == DEFAULT && refused.starts_with(b"ERR wrong number of arguments")
 }
@@ -86,15 +86,15 @@ fn failed(error: io::Error) -> NoLink {
     NoLink::Failed(error.to_string())
 }
 
-/// A reply of one line.
+/// A one-line reply.
 #[derive(Debug)]
 pub(super) enum Line {
     Good,
-    /// Without the leading `-`.
+    /// An error, without the leading `-`.
     Error(Bytes),
 }
 
-/// Sends a command whose reply is one line, and reads that.
+/// Sends a command with a one-line reply, and reads the reply.
 pub(super) async fn ask(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     words: &[&[u8]],
@@ -105,7 +105,7 @@ pub(super) async fn ask(
 }
 
 fn write(bytes: &mut BytesMut, words: &[&[u8]]) {
-    // A command is written as an array of strings is.
+    // A command has the same form as an array of strings.
     let mut command = Writer::new(bytes, Protocol::Resp2);
     command.array(words.len());
     words.iter().for_each(|word| command.bulk(word));
@@ -116,19 +116,19 @@ async fn exchange(
     bytes: &[u8],
 ) -> io::Result<Line> {
     stream.write_all(bytes).await?;
-    // With TLS it may not be on its way before.
+    // With TLS, the bytes may not be sent before a flush.
     stream.flush().await?;
     read_line(stream).await
 }
 
-/// The next reply, of one line. Nothing behind it is read.
+/// Reads the next reply, of one line, and no byte after it.
 pub(super) async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Line> {
     let mut line = BytesMut::new();
     while !line.ends_with(b"\r\n") {
         if line.len() >= LINE_BYTES {
             return Err(io::Error::other("Redis answers with a line without end"));
         }
-        // Few bytes, and what stands behind them is for somebody else.
+        // The line is short, and the bytes after it belong to another reader.
         let byte = stream.read_u8().await?;
         line.extend_from_slice(&[byte]);
     }

@@ -1,6 +1,6 @@
-//! A command that a script of ours runs, and that the user may not run: what Redis says then differs
-//! from version to version and does not name the command. Outside of scripts it does, so that is where
-//! the error comes from that the client reads.
+//! The client's error when the user may not run a command inside a lockgate script. The error that Redis
+//! returns from a script depends on its version and does not name the command. Outside of a script it does, so
+//! lockgate sends the commands one by one and passes on that error.
 
 use bytes::Bytes;
 use redis::{Cmd, Value};
@@ -8,8 +8,8 @@ use redis::{Cmd, Value};
 use super::{link::Link, scripts::error_text};
 use crate::metrics::upstream::Purpose;
 
-/// The commands of the scripts but `DEL`, in forms that do nothing: Redis looks whether the user may
-/// before it looks at what is wrong with them.
+/// The commands of the scripts, except `DEL`, in forms that change nothing. Redis checks the user's rights
+/// before it checks the arguments.
 const HARMLESS: [(&str, &[&str]); 8] = [
     ("SET", &["", "NX", "XX"]),
     ("GET", &[]),
@@ -21,17 +21,17 @@ const HARMLESS: [(&str, &[&str]); 8] = [
     ("TIME", &[]),
 ];
 
-/// Nothing harmless deletes.
+/// No form of `DEL` is harmless, so this text stands in.
 const NO_DEL: &[u8] = b"NOPERM this user has no permissions to run the 'del' command";
 
-/// Inside a script Redis did not let the user run a command.
+/// Returns whether the error says that Redis denied the user a command inside a script.
 pub(super) fn is_by_script(error: &[u8]) -> bool {
     let says = |words: &[u8]| error.windows(words.len()).any(|found| found == words);
     // Up to Redis 7.0, and from 7.2 on.
     says(b"The user executing the script can't") || says(b"ACL failure in script")
 }
 
-/// What Redis says to the command itself.
+/// Returns the error that Redis gives to the denied command itself.
 pub(super) async fn in_words_of_redis(link: &Link, key: &[u8]) -> Bytes {
     for (name, arguments) in HARMLESS {
         let mut command = Cmd::new();

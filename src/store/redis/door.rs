@@ -1,16 +1,16 @@
-//! Asks Redis on whose behalf a client may lock: whether credentials that it gave are right, or, where it gave
-//! none, whether it may do anything without.
+//! Decides on whose behalf a client may lock. Redis says whether the client's credentials are right, or whether
+//! it allows anything without credentials.
 //!
-//! Both are asked on a connection of lockgate's own, on which nothing else is said. What Redis answers to a
-//! client's `AUTH` on the client's own connection does not count, since that reply can be miscounted or
-//! forged; and a shared connection does not show whether Redis wants a password by now, which it asks for at
-//! the beginning of a connection only. `RESET` makes the connection new before each look at what a client
-//! may do without a password, and takes its last user from it.
+//! The door has a connection of its own for this, which carries nothing else. Redis's reply to `AUTH` on the
+//! client's own connection does not count, since that reply can be miscounted or forged. A shared connection
+//! does not show whether Redis requires a password by now, because Redis checks that only at the start of a
+//! connection. `RESET` makes the door's connection new before each check of an anonymous client, and removes
+//! the last user from it.
 //!
-//! Each answer counts for [`VERIFIED_FOR_MS`], but a refusal of credentials, which is not kept. Clients that
-//! come at the same time and claim the same are answered by one question. The questions of one round trip
-//! are few ([`TOGETHER`]) and of different users first ([`Claims`]), so that false logins in the name of one
-//! user do not delay those of others; a client has one question at a time.
+//! Each verdict counts for [`VERIFIED_FOR_MS`], except a rejection of credentials, which is not kept. Clients
+//! that make the same claim at the same time share one request. One round trip carries few claims
+//! ([`TOGETHER`]), and those of different users first ([`Claims`]), so that false logins in the name of one
+//! user do not delay another user's. A client has one claim at a time.
 
 use std::{
     io,
@@ -40,21 +40,21 @@ use crate::{
     transport::stream::Stream,
 };
 
-/// How long the connection is kept after it was used.
+/// How long an idle connection stays open.
 const OPEN_FOR: Duration = Duration::from_secs(1);
 
-/// Clients whose question waits at the door; others wait to join them.
+/// Most clients queued at the door; further clients wait to join the queue.
 const QUEUED: usize = 1_024;
 
-/// Most questions of one round trip. Redis closes a connection that has not authenticated and is owed more
-/// than 1 KiB of replies, and a refusal has up to a hundred bytes.
+/// Most claims in one round trip. Redis closes an unauthenticated connection with more than 1 KiB of pending
+/// replies, and a rejection has up to a hundred bytes.
 const TOGETHER: usize = 8;
 
-/// The connection is made new by the first, and the second asks.
+/// `RESET` makes the connection new, and `PING` tests it.
 const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// Where it is asked.
+/// The door: verifies the claims of clients.
 pub(super) struct Door {
     keeper: Arc<DoorKeeper>,
     asked: OnceLock<(mpsc::Sender<(Claim, Asker)>, Task)>,
@@ -64,22 +64,22 @@ struct DoorKeeper {
     settings: Arc<RedisSettings>,
     users: Arc<Users>,
     metrics: Arc<UpstreamMetrics>,
-    /// The latest answer about clients that did not authenticate, and when it came.
+    /// The latest verdict on anonymous clients, and when it came.
     anonymous: Mutex<Option<(Time, Admission)>>,
-    /// Why there is no answer.
+    /// Why Redis does not reply.
     trouble: Mutex<Option<String>>,
 }
 
-/// Why there is no answer.
+/// The reasons for having no reply.
 enum NoAnswer {
-    /// The connection is of no use.
+    /// The connection cannot be used.
     Broken(String),
-    /// Nothing came.
+    /// No reply came in time.
     Late(String),
 }
 
 impl Door {
-    /// Nothing is opened before the first question.
+    /// Creates a door. It opens no connection before the first claim.
     pub(super) fn new(
         settings: Arc<RedisSettings>,
         users: Arc<Users>,
@@ -97,7 +97,7 @@ impl Door {
         }
     }
 
-    /// As [`Store::admits`](crate::store::Store::admits).
+    /// Verifies a claim, as [`Store::admits`](crate::store::Store::admits).
     pub(super) fn ask(&self, claim: Claim, patience: Option<Duration>) -> Later<Admission> {
         let keeper = Arc::clone(&self.keeper);
         if let Some(known) = keeper.known(&claim) {
@@ -160,7 +160,7 @@ impl DoorKeeper {
                     }
                     continue;
                 }
-                // An old connection may have been closed since.
+                // Redis may have closed an old connection since.
                 Err(NoAnswer::Broken(_)) if was_open => {}
                 Err(NoAnswer::Broken(reason) | NoAnswer::Late(reason)) => {
                     self.set_trouble(Some(reason));
@@ -171,13 +171,13 @@ impl DoorKeeper {
         }
     }
 
-    /// The claims to ask about next.
+    /// Takes the claims for the next round trip.
     fn of_one_round_trip(&self, waiting: &mut Claims) -> Vec<Claim> {
         let mut claims = Vec::new();
         while claims.len() < TOGETHER
             && let Some(claim) = waiting.next()
         {
-            // The answer to an earlier question may be theirs, too.
+            // The reply to an earlier request may settle this claim, too.
             match self.known(&claim) {
                 Some(admission) => waiting.answer(&claim, &admission),
                 None => claims.push(claim),
@@ -186,7 +186,7 @@ impl DoorKeeper {
         claims
     }
 
-    /// Returns the answer that still counts.
+    /// Returns the verdict that still counts.
     fn known(&self, claim: &Claim) -> Option<Admission> {
         let now = clock::now();
         match claim {
@@ -202,7 +202,7 @@ impl DoorKeeper {
         }
     }
 
-    /// Asks Redis about these claims, in one round trip; the answers are in their order.
+    /// Sends these claims to Redis in one round trip. The verdicts are in the same order.
     async fn look(
         &self,
         stream: &mut Option<BufReader<Stream>>,
@@ -223,7 +223,7 @@ impl DoorKeeper {
         Ok(answers)
     }
 
-    /// The answers, and whether the connection can be made new once more.
+    /// Returns the verdicts, and whether `RESET` can make the connection new again.
     async fn ask(
         &self,
         stream: &mut BufReader<Stream>,
@@ -245,7 +245,7 @@ impl DoorKeeper {
             self.metrics.sent(Purpose::Admission);
         }
         stream.write_all(&bytes).await?;
-        // With TLS it may not be on its way before.
+        // With TLS, the bytes may not be sent before a flush.
         stream.flush().await?;
         let (mut logins, mut stays_open) = (Vec::new(), true);
         for claim in claims {
@@ -270,18 +270,18 @@ impl DoorKeeper {
         Ok((admissions, stays_open))
     }
 
-    /// What the answer to `PING` means on a new connection.
+    /// Interprets the reply to `PING` on a new connection.
     fn anonymous_may(&self, line: Line) -> Admission {
         let admission = match line {
             Line::Error(text) if text.starts_with(b"NOAUTH") => Admission::Refused(text),
-            // Whatever else is wrong is not that.
+            // No other error means that Redis requires a password.
             Line::Good | Line::Error(_) => Admission::Welcome(self.users.anonymous()),
         };
         *lock(&self.anonymous) = Some((clock::now(), admission.clone()));
         admission
     }
 
-    /// What the answer to `AUTH` means.
+    /// Interprets the reply to `AUTH`.
     async fn verify(
         &self,
         stream: &mut BufReader<Stream>,
@@ -307,12 +307,12 @@ impl DoorKeeper {
     }
 }
 
-/// Reads the reply to `RESET`. Whether there is such a command.
+/// Reads the reply to `RESET`. Returns whether Redis has the command.
 async fn is_new(stream: &mut BufReader<Stream>) -> io::Result<bool> {
     match credentials::read_line(stream).await? {
         Line::Good => Ok(true),
         Line::Error(text) if text.starts_with(b"ERR unknown command") => Ok(false),
-        // Too many clients, and the like.
+        // Such as too many clients.
         Line::Error(text) => Err(io::Error::other(lossy(&text))),
     }
 }
@@ -331,6 +331,6 @@ impl From<io::Error> for NoAnswer {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it is held.
+    // No code panics while it holds this.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

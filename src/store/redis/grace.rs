@@ -1,16 +1,16 @@
-//! The grace that all instances keep together: for a while after Redis lost data no lock that is found
-//! free is granted, so that every instance can notice and write back what it granted.
+//! The grace, which all instances keep together: for a while after Redis lost data, no free lock is granted, so
+//! that every instance can notice the loss and write its leases back.
 //!
-//! **The mark** is a key of Redis itself, [`GRACE_KEY`] in database 0. It says for which Redis (its run id
-//! and replication id) the grace was begun, and when it ends by the clock of Redis. The first instance that
-//! meets a Redis without its mark begins the grace; all others read what is left of it. So an instance that
-//! starts later waits for nothing, and a Redis that came back with other data, or another one behind the
-//! same address, has no mark of its own.
+//! **The mark** is a key in Redis itself, [`GRACE_KEY`] in database 0. It names the Redis for which the grace
+//! began (its run id and replication id), and when the grace ends by the clock of Redis. The first instance
+//! that meets a Redis without its mark begins the grace; all others read how much of it is left. So an instance
+//! that starts later need not wait. A Redis that came back with other data, or another Redis at the same
+//! address, has no mark of its own.
 //!
-//! **An instance that still writes back extends it**, shortly before it ends, as long as it gets on; the
-//! others look at the mark once more before they take it for over.
+//! **An instance that still writes back extends the grace** shortly before it ends, while it makes progress.
+//! The other instances read the mark once more before they end the grace.
 //!
-//! Where the user may not write the mark, each instance keeps the whole grace by itself, from its start on.
+//! If the user may not write the mark, each instance keeps the whole grace by itself, from its own start on.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,14 +24,14 @@ use super::{
 };
 use crate::{clock, metrics::upstream::Purpose};
 
-/// How long before its end the grace is extended, at most a quarter of it; the others look at the mark in
-/// the middle of that time.
+/// How long before its end the grace is extended, at most a quarter of the time left. The other instances
+/// read the mark half-way through that time.
 const EXTENDED_BEFORE_END: Duration = Duration::from_millis(500);
 
-/// By how much it is extended at a time.
+/// The length of one extension.
 const EXTENSION: Duration = Duration::from_secs(1);
 
-/// For how long it is extended in all.
+/// No extension begins later than this after the connection opened.
 const MOST_EXTENDED: Duration = Duration::from_secs(60);
 
 /// ARGV: run id, replication id, 1 if the latter may change without a loss of data, milliseconds,
@@ -59,18 +59,18 @@ if set.err then return set end
 return left
 ";
 
-/// What is done with the mark.
+/// An operation on the mark.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Errand {
-    /// Begins the grace where this Redis has no mark.
+    /// Begins the grace if this Redis has no mark.
     Begin(Duration),
-    /// Lets it go on for so long at least.
+    /// Extends the grace to at least this long from now.
     Extend(Duration),
     /// Only reads what is left.
     Look,
 }
 
-/// The command that does this for the mark of this Redis.
+/// Returns the command for this operation on the mark of this Redis.
 pub(super) fn command(identity: &Identity, errand: Errand) -> Cmd {
     let (word, length) = match errand {
         Errand::Begin(length) => ("begin", length),
@@ -87,10 +87,10 @@ pub(super) fn command(identity: &Identity, errand: Errand) -> Cmd {
     command
 }
 
-/// How long the grace goes on.
+/// Returns how much of the grace is left.
 ///
 /// # Errors
-/// What Redis said instead.
+/// Redis's error, or a note that the reply is unexpected.
 pub(super) fn left(reply: Value) -> Result<Duration, String> {
     match reply {
         Value::Int(ms) => Ok(Duration::from_millis(u64::try_from(ms).unwrap_or_default())),

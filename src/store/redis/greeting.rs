@@ -1,20 +1,21 @@
-//! Opens a connection to Redis: the socket, and the first words on it.
+//! Opens a connection to Redis: the socket, and the handshake on it.
 //!
-//! - **It is the user's**: what is asked on it Redis allows or refuses as it would the user itself.
-//!   Credentials are said in plain bytes before anything else, and go nowhere else. Of several passwords
-//!   those are forgotten that Redis does not accept any more.
-//! - **Before it is the user's it is the gate's own**, where the gate has an account: what is asked on
-//!   the gate's own account (who Redis is, the end of the connection before) has to be asked on this very
-//!   connection, since another one may lead to another server.
-//! - **The socket is of our own making**, for `TCP_NODELAY` and `SO_LINGER 0`: what is given up on
-//!   must not execute later, so closing throws away what the kernel has not sent yet. (What was
-//!   written to a Unix socket is with Redis at once; for that there is the next rule.)
-//! - **A new connection ends the one before it** by `CLIENT KILL`, before its first question: what
-//!   the network, or Redis itself, still has of that one does not execute after what is asked on
-//!   this one. A user who may not do so loses that and no more.
-//! - **Who it is** is asked of every new connection, by `INFO`, since it may have lost data.
-//! - **Redis tells of changes** by `CLIENT TRACKING ON NOLOOP`, which needs RESP3. Where Redis
-//!   refuses either, the connection works without.
+//! - **The connection belongs to the user**: Redis allows or refuses each request as it would for the user
+//!   itself. A connection without an account of lockgate's own begins with the credentials, as plain bytes. If
+//!   a user has several passwords, those that Redis no longer accepts are forgotten.
+//! - **With an account of its own (`upstream.user`), lockgate logs in as itself first.** It reads the server's
+//!   identity and ends the previous connection on this very connection, since another one may lead to another
+//!   server. Then the connection becomes the user's.
+//! - **lockgate opens the socket itself**, for `TCP_NODELAY` and `SO_LINGER 0`: requests that were given up
+//!   must not execute later, so closing discards what the kernel has not sent yet. (Bytes written to a Unix
+//!   socket reach Redis at once; the next rule covers those.)
+//! - **A new connection ends the previous one** by `CLIENT KILL`, before its first request. Whatever the
+//!   network or Redis itself still holds of the previous connection does not execute after requests on this
+//!   one. A user that may not run it loses this guarantee and nothing else.
+//! - **Every new connection reads the server's identity** by `INFO` if write-back is on, since Redis may have
+//!   lost data.
+//! - **Redis pushes changes** after `CLIENT TRACKING ON NOLOOP`, which needs RESP3. If Redis refuses either,
+//!   the connection works without.
 
 use std::sync::Arc;
 
@@ -42,13 +43,14 @@ use crate::{
     transport::stream::Stream,
 };
 
-/// Requests on their way from the questions to the task that writes them.
+/// Capacity of the channel to the task that writes requests.
 const QUEUED_REQUESTS: usize = 1_024;
 
-/// Bytes gathered before they are written, so that many requests travel as one.
+/// Bytes buffered before a write, so that many requests travel as one.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// Whose locks a connection is about, and whom it tells of changes.
+/// The purpose of a connection: the user and the database whose locks it serves, and the listener for its
+/// pushes.
 pub(super) struct Subject {
     pub(super) settings: Arc<RedisSettings>,
     pub(super) user: Arc<User>,
@@ -60,42 +62,43 @@ pub(super) struct Subject {
     pub(super) metrics: Arc<UpstreamMetrics>,
 }
 
-/// A connection that is ready for questions.
+/// A connection that is ready for requests.
 pub(super) struct Opened {
     pub(super) connection: MultiplexedConnection,
-    /// The task that reads and writes it.
+    /// The task that reads and writes the connection.
     pub(super) driver: Task,
-    /// Why Redis does not tell of changes on it; none where it does.
+    /// Why `CLIENT TRACKING` is unavailable; none if Redis pushes changes.
     pub(super) mute: Option<String>,
-    /// What Redis knows it as; none where Redis does not say.
+    /// The connection as Redis lists it; none if Redis does not tell.
     pub(super) peer: Option<Peer>,
-    /// Who it leads to; why that is not known where Redis does not say.
+    /// The server's identity, or why it cannot be read.
     pub(super) identity: Result<Identity, String>,
-    /// Why a lock may vanish before its lease is over.
+    /// The eviction policy by which Redis may drop a lock before its lease ends.
     pub(super) evicts: Option<String>,
-    /// Why the gate's own account is of no use.
+    /// Why lockgate's own account cannot be used.
     pub(super) no_account: Option<String>,
 }
 
-/// A connection as Redis sees it: enough to end it, and no other, whichever server is asked to.
+/// The id and the address of a connection, as Redis lists it. Together they end that connection and no other,
+/// whichever server gets the `CLIENT KILL`.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     id: String,
     address: String,
 }
 
-/// Why there is no connection.
+/// The reasons for having no connection.
 #[derive(Debug)]
 pub(super) enum NoLink {
-    /// Redis does not accept the credentials: its own error. Others may do.
+    /// Redis rejects the credentials: its own error. Other credentials may work.
     WrongPassword(Bytes),
-    /// Redis does not let us in: its own error. Trying again will not help.
+    /// Redis refuses access: its own error. A retry will not help.
     Refused(Bytes),
-    /// Not now: the reason.
+    /// A temporary failure: the reason.
     Failed(String),
 }
 
-/// Opens a connection that will be known by this number, and ends the one before it.
+/// Opens a connection with this number, and ends the previous one.
 ///
 /// # Errors
 /// See [`NoLink`].
@@ -111,7 +114,7 @@ pub(super) async fn open(
         match open_as(subject, id, previous, Some(credentials), deadline).await {
             Err(NoLink::WrongPassword(text)) => refusal = Some(text),
             opened => {
-                // Where none works it may be the user, and not the passwords.
+                // If Redis rejects all of them, the user may be the problem, not the passwords.
                 if opened.is_ok() {
                     known[..number]
                         .iter()
@@ -148,7 +151,7 @@ async fn open_as(
         deadline,
     };
     let (mut mute, mut no_account) = (None, None);
-    // Each of the two can happen once.
+    // Each of the two fallbacks is taken once at most.
     let opened = loop {
         match first_words.say().await {
             Err(Greeting::OldServer(reason)) if mute.is_none() => {
@@ -173,7 +176,7 @@ async fn open_as(
     })
 }
 
-/// The first words on a connection, which are counted.
+/// The connection during the handshake; counts the commands.
 struct Talk {
     connection: MultiplexedConnection,
     metrics: Arc<UpstreamMetrics>,
@@ -186,12 +189,12 @@ impl Talk {
     }
 }
 
-/// What came of the first words.
+/// The failures of a handshake.
 enum Greeting {
     NoLink(NoLink),
     /// Redis does not speak RESP3: the reason.
     OldServer(String),
-    /// The gate's own account is of no use: the reason.
+    /// lockgate's own account cannot be used: the reason.
     NoAccount(String),
 }
 
@@ -201,14 +204,14 @@ impl From<NoLink> for Greeting {
     }
 }
 
-/// What is said first on a new connection.
+/// The handshake on a new connection.
 struct FirstWords<'a> {
     subject: &'a Arc<Subject>,
     id: LinkId,
     previous: Option<&'a Peer>,
-    /// The user's.
+    /// The user's credentials.
     credentials: Option<&'a Credentials>,
-    /// The gate's own.
+    /// lockgate's own credentials.
     own: Option<&'a Credentials>,
     protocol: ProtocolVersion,
     /// The connection is open by then, or given up.
@@ -240,7 +243,7 @@ impl FirstWords<'_> {
         }
     }
 
-    /// Credentials, protocol, errands of the gate's own, database, tracking.
+    /// Logs in, agrees on the protocol, runs lockgate's own errands, selects the database and starts tracking.
     async fn say_on(&self, mut stream: Stream) -> Result<Opened, Greeting> {
         if let Some(first) = self.own.or(self.credentials) {
             self.subject.metrics.sent(Purpose::Setup);
@@ -278,7 +281,7 @@ impl FirstWords<'_> {
         })
     }
 
-    /// Hands the stream to the crate, which agrees on the protocol.
+    /// Hands the stream to the `redis` crate, which negotiates the protocol.
     async fn speak(&self, stream: Stream) -> Result<(Talk, Task), Greeting> {
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -306,7 +309,8 @@ impl FirstWords<'_> {
         Ok((talk, Task::spawn(driver)))
     }
 
-    /// The clock of another Redis may be behind: the fences that it makes are larger all the same.
+    /// Raises the fence counter, since the clock of another Redis may be behind: its next fences must still be
+    /// larger.
     async fn raise_fence(&self, connection: &mut Talk) -> Result<(), NoLink> {
         let largest = self.subject.fences.get(&self.subject.database);
         let Some(largest) = largest.map(|largest| *largest) else {
@@ -314,11 +318,11 @@ impl FirstWords<'_> {
         };
         let mut raise = redis::cmd("EVAL");
         raise.arg(RAISE_FENCE).arg(1).arg(FENCE_KEY).arg(largest);
-        // A user who may not has no fences.
+        // A user that may not do this gets no fences either.
         say(connection, &raise).await.map(drop)
     }
 
-    /// The connection was the gate's own so far.
+    /// Turns lockgate's own connection into the user's.
     async fn become_the_user(&self, connection: &mut Talk) -> Result<(), Greeting> {
         if let Some(credentials) = self.credentials {
             let mut refused = Bytes::new();
@@ -334,9 +338,9 @@ impl FirstWords<'_> {
             }
             return Err(NoLink::WrongPassword(refused).into());
         }
-        // Nobody, again; and with that everything else is as it was on the new connection.
+        // `RESET` makes the connection anonymous again, as if it were new.
         if say(connection, &redis::cmd("RESET")).await?.is_err() {
-            // Before Redis 6.2 there is no way back.
+            // Redis before 6.2 has no way back.
             return Err(Greeting::NoAccount(
                 "this Redis has no RESET, so INFO is asked as the client's user".to_owned(),
             ));
@@ -349,7 +353,7 @@ impl FirstWords<'_> {
     }
 }
 
-/// What is asked on the gate's own account, or as the user where the gate has none.
+/// The results of the errands that run with lockgate's own account, or as the user without one.
 struct Errands {
     peer: Option<Peer>,
     identity: Result<Identity, String>,
@@ -375,7 +379,7 @@ impl Errands {
     }
 }
 
-/// Who it is that the connection leads to, and whether it throws keys away when memory is short.
+/// Reads the server's identity, and the policy by which it evicts keys when memory is short.
 async fn identify(
     connection: &mut Talk,
     history: &History,
@@ -400,7 +404,7 @@ async fn identify(
         ..
     }) = &mut identity
     {
-        // In its own words, which say more. Writing nothing writes nothing.
+        // Redis's own error says more. An empty `SETRANGE` writes nothing.
         let mut write = redis::cmd("SETRANGE");
         let refusal = say(connection, write.arg(FENCE_KEY).arg(0).arg("")).await?;
         if let Some(error) = refusal.err().filter(is_passing) {
@@ -422,7 +426,7 @@ async fn identify(
 }
 
 impl Peer {
-    /// What Redis knows this connection as; none before Redis 6.2, or where the user may not ask.
+    /// Reads how Redis lists this connection; none before Redis 6.2, or if the user may not ask.
     async fn of(connection: &mut Talk) -> Result<Option<Self>, NoLink> {
         let mut command = redis::cmd("CLIENT");
         command.arg("INFO");
@@ -442,7 +446,7 @@ impl Peer {
         }))
     }
 
-    /// Ends that connection, if this server is the one that has it and the user may.
+    /// Ends that connection, if this server has it and the user may.
     async fn end(&self, connection: &mut Talk) -> Result<(), NoLink> {
         let mut command = redis::cmd("CLIENT");
         command
@@ -455,7 +459,7 @@ impl Peer {
     }
 }
 
-/// What the error of the `HELLO` means (the only command that the crate sends by itself here).
+/// Classifies the error of `HELLO`, the only command that the crate sends by itself here.
 fn hello_refused(error: RedisError) -> Greeting {
     if error.kind() == ErrorKind::RESP3NotSupported {
         return Greeting::OldServer(error.to_string());
@@ -476,8 +480,8 @@ fn hello_refused(error: RedisError) -> Greeting {
     }
 }
 
-/// A command without which the link is of no use: what refuses it today will do so tomorrow,
-/// unless Redis is but too busy.
+/// Sends a command that the link cannot work without. Its refusal is permanent, unless Redis is full or
+/// temporarily unavailable.
 async fn entry(connection: &mut Talk, command: &Cmd) -> Result<(), NoLink> {
     match say(connection, command).await? {
         Ok(()) => Ok(()),
@@ -492,7 +496,7 @@ async fn entry(connection: &mut Talk, command: &Cmd) -> Result<(), NoLink> {
     }
 }
 
-/// To a `HELLO` of nobody Redis says more, which is not meant for the client.
+/// Shortens the `NOAUTH` of an unauthenticated `HELLO`: Redis adds advice that is not for the client.
 fn in_short(error: Bytes) -> Bytes {
     if error.starts_with(b"NOAUTH ") {
         return Bytes::from_static(NOAUTH.as_bytes());
@@ -500,7 +504,7 @@ fn in_short(error: Bytes) -> Bytes {
     error
 }
 
-/// Redis has as many clients as it may.
+/// Returns whether Redis has reached its limit of clients.
 pub(super) fn is_full(error: &[u8]) -> bool {
     error.starts_with(b"ERR max number of clients")
 }
@@ -509,7 +513,7 @@ pub(super) fn lossy(text: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// It may help to ask again later.
+/// Returns whether a retry may help.
 fn is_passing(error: &ServerError) -> bool {
     matches!(
         error.code(),
@@ -517,7 +521,7 @@ fn is_passing(error: &ServerError) -> bool {
     )
 }
 
-/// Asks to be told of changes; the reason where Redis refuses.
+/// Turns on tracking. Returns the reason if Redis refuses.
 async fn start_tracking(connection: &mut Talk) -> Result<Option<String>, NoLink> {
     let mut command = redis::cmd("CLIENT");
     command.arg("TRACKING").arg("ON").arg("NOLOOP");
@@ -535,7 +539,7 @@ async fn say(connection: &mut Talk, command: &Cmd) -> Result<Result<(), ServerEr
     }
 }
 
-/// Tells the listener what Redis pushes, in the task that reads the connection.
+/// Forwards Redis's pushes to the listener, in the task that reads the connection.
 fn push_sender(
     subject: Arc<Subject>,
     id: LinkId,
@@ -547,7 +551,7 @@ fn push_sender(
                 Some(Value::Array(keys)) => {
                     keys.into_iter().for_each(|key| told(&subject, id, key))
                 }
-                // Everything was flushed.
+                // Redis flushed all data.
                 _ => subject.listener.deaf(id),
             }
         }
@@ -560,7 +564,7 @@ fn told(subject: &Subject, id: LinkId, key: Value) {
         return;
     };
     if key == FENCE_KEY || key == GRACE_KEY {
-        // Other instances change them, and no lock has such a name.
+        // Other instances change these keys, and no lock has such a name.
         return;
     }
     let prefix = &subject.settings.key_prefix;

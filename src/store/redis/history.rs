@@ -1,22 +1,23 @@
-//! Whether Redis still has the data that it had: a restart, or a replica that took over, may have
-//! lost the latest writes.
+//! Detects that Redis lost data. After a restart, or after a replica took over, the latest writes may be
+//! missing.
 //!
-//! Every new connection asks who it is that it speaks with ([`Identity`]). Is that another process or
-//! another history of data than before, then Redis **lost data**:
+//! Every new connection reads the server's [`Identity`]. If the process or the history of the data differs from
+//! before, Redis **lost data**:
 //!
-//! 1. every other shared connection is given up, so that all look again;
-//! 2. the listener hears of it, and has dead tokens deleted and its leases written back, before anything
-//!    else is asked;
-//! 3. for the grace no lock that is found free is taken (`grace`), so that other instances can do the same.
+//! 1. The store gives up every other shared connection, so that each one checks the identity again.
+//! 2. The listener is notified. Before any other request is sent, it has dead tokens deleted and its leases
+//!    written back.
+//! 3. During the grace (`grace`), no free lock is granted, so that other instances can do the same.
 //!
-//! A Redis that takes no writes yet (it is a replica still, or loads its data) is not used at all: when it
-//! takes the first write, all of that begins.
+//! While Redis takes no writes (it is still a replica, or loads its data), lockgate does not use it. The steps
+//! above begin when it accepts the first write.
 //!
-//! A Redis that this instance meets for the first time may have lost what another instance granted: the
-//! grace is kept, unless the mark of this Redis says that it was kept before.
+//! A Redis that this instance meets for the first time may have lost what another instance granted. The
+//! instance keeps the grace, unless the mark of this Redis says that the grace was kept before.
 //!
-//! A user who may not ask who Redis is cannot see that it lost data. Where others here can, such a user takes
-//! no free lock for the grace time after its connection was interrupted: by then they have seen it.
+//! A user that may not run `INFO` cannot see that Redis lost data. If other users of this instance can, such a
+//! user takes no free lock for the length of the grace after its connection was interrupted: by then the others
+//! have detected the loss.
 
 use std::{
     sync::{
@@ -31,37 +32,37 @@ use tokio::sync::{Mutex, watch};
 use super::greeting::NoLink;
 use crate::{clock, lock::Time, metrics::upstream::UpstreamMetrics, store::Listener};
 
-/// Who it is that a connection leads to.
+/// The identity of the server that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// New with each start of the process.
+    /// The process: new with each start.
     pub(super) run_id: String,
-    /// The history of the data: another one when a replica takes over, and when the first replica comes.
+    /// The history of the data: changes when a replica takes over, and when the first replica connects.
     pub(super) replication_id: String,
-    /// It took over the data of another master.
+    /// The server took over another master's data.
     pub(super) was_replica: bool,
-    /// Why it takes no writes, in the words of Redis; none where it does.
+    /// Why the server takes no writes, in Redis's own words; none if it does.
     pub(super) takes_no_writes: Option<String>,
-    /// What is left of its grace, or why its mark is of no use.
+    /// The remaining grace, or why the mark cannot be used.
     pub(super) grace_left: Result<Duration, String>,
 }
 
-/// What was seen so far, by all shared connections of a store.
+/// The history of one Redis, as all shared connections of a store have seen it.
 pub(super) struct History {
-    /// None: nothing is written back, and nothing waits for it.
+    /// The length of the grace. None: write-back is off, and nothing waits for it.
     grace: Option<Duration>,
     seen: Mutex<Option<Identity>>,
-    /// Counts the losses of data.
+    /// The number of losses of data.
     losses: watch::Sender<u64>,
-    /// Until when no lock that is found free may be taken.
+    /// No free lock may be granted before this.
     grace_until: watch::Sender<Time>,
-    /// When a connection that tells who Redis is was answered last, in microseconds of the clock.
+    /// The last reply on a connection that can read the identity, in microseconds of the process clock.
     heard_at: AtomicU64,
     metrics: Arc<UpstreamMetrics>,
 }
 
 impl Identity {
-    /// From the sections `server`, `replication` and `persistence` of `INFO`.
+    /// Parses the sections `server`, `replication` and `persistence` of `INFO`.
     pub(super) fn read(info: &str) -> Option<Self> {
         let field = |name: &str| {
             info.lines()
@@ -70,9 +71,9 @@ impl Identity {
         };
         Some(Self {
             run_id: field("run_id")?.to_owned(),
-            // Before Redis 4 there is none: then a restart is all that can be seen.
+            // Redis before version 4 has none; then only a restart can be detected.
             replication_id: field("master_replid").unwrap_or_default().to_owned(),
-            // Without replicas there is no second history; a promoted replica has that of its master.
+            // A server without replicas has no second history. A promoted replica has its master's.
             was_replica: field("master_replid2").is_some_and(|id| id.bytes().any(|it| it != b'0')),
             takes_no_writes: if field("loading") == Some("1") {
                 Some("LOADING Redis is loading the dataset in memory".to_owned())
@@ -85,8 +86,9 @@ impl Identity {
         })
     }
 
-    /// It has the data that `before` had. A master whose first replica comes, or whose last one has been gone
-    /// for long, begins a new history that forgets the one before, and keeps its data.
+    /// Returns whether the server has the data that `before` had. A master begins a new history without the
+    /// previous one, and keeps its data, when its first replica connects, and when its last replica has been
+    /// gone for long.
     fn is_same(&self, before: &Self) -> bool {
         let same_history = self.replication_id == before.replication_id || !self.was_replica;
         self.run_id == before.run_id && same_history
@@ -105,30 +107,30 @@ impl History {
         }
     }
 
-    /// Leases are written back, so each connection is to be asked who it leads to.
+    /// Returns whether write-back is on, so that each connection must read the server's identity.
     pub(super) fn matters(&self) -> bool {
         self.grace.is_some()
     }
 
-    /// Changes whenever Redis lost data: connections from before are to be given up.
+    /// Changes whenever Redis lost data: connections opened before must be given up.
     pub(super) fn losses(&self) -> watch::Receiver<u64> {
         self.losses.subscribe()
     }
 
-    /// Milliseconds for which no lock that is found free may be taken.
+    /// Returns the milliseconds for which no free lock may be granted.
     pub(super) fn grace_left_ms(&self) -> Option<u64> {
         left_ms(*self.grace_until.borrow())
     }
 
-    /// The same.
+    /// Returns the same as a duration.
     pub(super) fn grace_left(&self) -> Option<Duration> {
         self.grace_left_ms().map(Duration::from_millis)
     }
 
-    /// How long the grace is where this Redis has no mark of its own: the mark of one that this instance knows
-    /// was deleted. None: nothing is written back.
+    /// Returns the grace to begin if this Redis has no mark. It is zero for a Redis that this instance already
+    /// knows: only the mark was deleted. None: write-back is off.
     pub(super) fn grace_to_keep(&self, identity: &Identity) -> Option<Duration> {
-        // Locked while all hear of a loss: then the mark is there.
+        // Locked while the queues are notified of a loss: then the mark exists.
         let known = self.seen.try_lock();
         match known.as_deref() {
             Ok(Some(before)) if identity.is_same(before) => self.grace.and(Some(Duration::ZERO)),
@@ -147,14 +149,14 @@ impl History {
         self.heard_at.store(now, Ordering::Relaxed);
     }
 
-    /// None was answered for so long.
+    /// Returns whether every connection that can read the identity has been without a reply for this long.
     pub(super) fn is_silent_for(&self, span: Duration) -> bool {
         let heard_at = Time::from_micros(self.heard_at.load(Ordering::Relaxed));
         Duration::from_micros(clock::now().micros_since(heard_at)) >= span
     }
 
-    /// Until when no lock that is found free may be taken on a connection that takes the place of another,
-    /// and of which Redis does not say who it leads to.
+    /// Returns until when no free lock may be granted on a connection that replaces another one and cannot read
+    /// the server's identity.
     pub(super) async fn unseen_grace_until(&self) -> Time {
         match self.grace {
             Some(grace) if self.seen.lock().await.is_some() => after(grace),
@@ -162,18 +164,19 @@ impl History {
         }
     }
 
-    /// For so long from now on no lock that is found free may be taken.
+    /// Begins or extends the grace: no free lock is granted for this long from now on.
     pub(super) fn begin_grace(&self, grace: Duration) {
         let until = after(grace);
         self.grace_until
             .send_modify(|before| *before = until.max(*before));
     }
 
-    /// A connection was opened and leads to this Redis; nothing was asked on it yet. Returns when
-    /// it may be used. `losses` is what the connection was opened under.
+    /// Compares the identity behind a new connection with the one seen before. No request has been sent on the
+    /// connection yet; it may be used when this returns. `losses` is the state under which the connection was
+    /// opened.
     ///
     /// # Errors
-    /// Meanwhile another connection found that Redis lost data: this one may lead to the one before.
+    /// Another connection has found a loss of data meanwhile: this one may lead to the previous server.
     pub(super) async fn met(
         &self,
         identity: &Identity,
@@ -186,7 +189,7 @@ impl History {
         if let Some(why) = &identity.takes_no_writes {
             return Err(NoLink::Failed(why.clone()));
         }
-        // Held until everybody has been told: no other connection is used before.
+        // Held until every queue is notified: no other connection is used before.
         let mut seen = self.seen.lock().await;
         if losses.has_changed().unwrap_or(false) {
             losses.mark_unchanged();
@@ -216,7 +219,7 @@ impl History {
     }
 }
 
-/// Milliseconds until then; none where it is past.
+/// Returns the milliseconds until then; none if it is past.
 pub(super) fn left_ms(until: Time) -> Option<u64> {
     let left = until.micros_since(clock::now());
     (left > 0).then(|| left.div_ceil(1_000))

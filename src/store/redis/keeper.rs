@@ -1,14 +1,14 @@
 //! Keeps one [`Link`] open for the locks of one user and database.
 //!
-//! Whoever wants to ask takes the link that is open, or waits for the next one. When a link breaks,
-//! a new one is opened, for ever, ever less often up to [`LONGEST_PAUSE`]. Where Redis does not let
-//! us in, those who wait are told in its words, and it is tried again when the next one comes.
+//! A caller takes the open link, or waits for the next one. When a link breaks, the keeper opens a new one. It
+//! retries for ever, at growing intervals up to [`LONGEST_PAUSE`]. If Redis refuses access, waiting callers get
+//! its error, and the next caller triggers a new attempt.
 //!
-//! Until the first question a connection is only opened to see whether it can be, and closed again:
-//! a Redis whose clients take no locks has no client more than them, and nobody who tracks.
+//! Before the first request, the keeper only tests that it can connect, and closes the connection again: in a
+//! Redis without locks, lockgate is no additional client, and tracks no keys.
 //!
-//! The order at a link's end: no new question finds it; its task ends, so that the socket is reset
-//! and every question on it is answered "unknown"; the listener hears that it is deaf.
+//! A link ends in this order: new requests no longer find it; its task ends, which resets the socket and
+//! answers every request on it with "unknown"; the listener is notified that its pushes are lost.
 
 use std::{
     sync::{
@@ -41,21 +41,21 @@ use crate::{
 /// The first pause before connecting again; doubled with each attempt.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// No question waits longer for a connection that was lost, or could not be opened: the lock may be wanted by users
-/// who have one.
+/// Longest wait of a request for a connection that was lost or could not be opened: users that have a
+/// connection may be waiting for the same lock.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What there is to ask on.
+/// The state of the link.
 enum State {
-    /// Nothing yet, or not any more; and why.
+    /// No link yet, or no longer; the reason, where there is one.
     Down(Option<String>),
-    /// This.
+    /// An open link.
     Up(Arc<Link>),
-    /// Nothing, and Redis said why at that attempt.
+    /// No link: at this attempt, Redis refused access with this error.
     Refused(u64, Bytes),
 }
 
-/// Keeps one link open.
+/// The keeper of one link.
 pub(super) struct Keeper {
     shared: Arc<Shared>,
     task: OnceLock<Task>,
@@ -66,22 +66,22 @@ struct Shared {
     /// The number of the store's next link.
     next_id: Arc<AtomicU64>,
     state: watch::Sender<State>,
-    /// Attempts to connect that have begun.
+    /// The number of connection attempts that have begun.
     attempts: AtomicU64,
-    /// There was a question: a link is kept open.
+    /// There was a request, so a link is kept open.
     asked: AtomicBool,
-    /// Since when the link is lost or cannot be opened, in microseconds of the gate's clock.
+    /// Since when the link has been lost or could not be opened, in microseconds of the process clock.
     down_since: AtomicU64,
-    /// A question was not sent for want of a link: the listener hears of the next one.
+    /// A request was not sent for lack of a link: the listener is notified of the next one.
     passed_over: AtomicBool,
-    /// Somebody waits for a link.
+    /// Notified when a caller waits for a link.
     wanted: Notify,
-    /// When somebody asked for it last, in microseconds of the gate's clock.
+    /// When a caller last took the link, in microseconds of the process clock.
     used_at: AtomicU64,
 }
 
 impl Keeper {
-    /// Nothing is opened before it is told to [begin](Self::begin), or the first question.
+    /// Creates a keeper. It opens nothing before [`begin`](Self::begin) or the first request.
     pub(super) fn new(subject: Subject, next_id: Arc<AtomicU64>) -> Self {
         let shared = Shared {
             subject: Arc::new(subject),
@@ -100,17 +100,17 @@ impl Keeper {
         }
     }
 
-    /// The link that is open, or the next one.
+    /// Returns the open link, or waits for the next one.
     ///
     /// # Errors
-    /// Redis's own error, where it does not let us in.
+    /// Redis's own error, if it refuses access.
     pub(super) async fn link(&self) -> Result<Arc<Link>, Bytes> {
         let now = clock::now().micros();
         self.shared.used_at.store(now, Ordering::Relaxed);
         if let State::Up(link) = &*self.shared.state.borrow() {
             return Ok(Arc::clone(link));
         }
-        // What was refused before, or is being refused now, says nothing of this question.
+        // A refusal counts only if its attempt begins after this call.
         let old = self.shared.attempts.load(Ordering::Acquire);
         self.shared.asked.store(true, Ordering::Release);
         self.begin();
@@ -126,15 +126,15 @@ impl Keeper {
         match found.as_deref() {
             Ok(State::Up(link)) => Ok(Arc::clone(link)),
             Ok(State::Refused(_, text)) => Err(text.clone()),
-            // Not while `self` owns the sender.
+            // Unreachable while `self` owns the sender.
             Ok(State::Down(_)) | Err(_) => Err(Bytes::from_static(
                 b"UPSTREAM there is no connection to Redis",
             )),
         }
     }
 
-    /// The link that is open, or the next one if it comes soon. None: no question waits for it, and the listener
-    /// hears when there is one.
+    /// Returns the open link, or the next one if it comes soon. None: the request must not wait, and the
+    /// listener is notified when a link is open.
     ///
     /// # Errors
     /// As [`link`](Self::link).
@@ -148,26 +148,26 @@ impl Keeper {
             return Some(link);
         }
         self.shared.passed_over.store(true, Ordering::SeqCst);
-        // It may have come just before that was noted.
+        // The link may have come just before the flag was set.
         match &*self.shared.state.borrow() {
             State::Up(link) => Some(Ok(Arc::clone(link))),
             State::Down(_) | State::Refused(..) => None,
         }
     }
 
-    /// Begins to connect, unless that was done before: to see whether it can be done, until somebody
-    /// asks for the [link](Self::link).
+    /// Starts connecting, unless it has started already. Until a caller asks for the [link](Self::link), this
+    /// only tests the connection.
     pub(super) fn begin(&self) {
         self.task
             .get_or_init(|| Task::spawn(keep(Arc::clone(&self.shared))));
     }
 
-    /// When somebody asked for the link last; or when this was made.
+    /// Returns when a caller last asked for the link, or when the keeper was created.
     pub(super) fn used_at(&self) -> Time {
         Time::from_micros(self.shared.used_at.load(Ordering::Relaxed))
     }
 
-    /// The link that is open now.
+    /// Returns the number of the open link.
     pub(super) fn link_now(&self) -> Option<LinkId> {
         match &*self.shared.state.borrow() {
             State::Up(link) => Some(link.id),
@@ -175,7 +175,7 @@ impl Keeper {
         }
     }
 
-    /// Why there is no link.
+    /// Returns why there is no link.
     pub(super) fn trouble(&self) -> Option<String> {
         match &*self.shared.state.borrow() {
             State::Down(reason) => reason.clone(),
@@ -183,7 +183,7 @@ impl Keeper {
         }
     }
 
-    /// The link is of no use any more; returns when no new question finds it.
+    /// Gives up a broken link. Returns when new requests no longer find it.
     pub(super) async fn give_up(&self, link: &Arc<Link>) {
         link.give_up();
         let mut states = self.shared.state.subscribe();
@@ -225,7 +225,7 @@ impl Shared {
 async fn keep(shared: Arc<Shared>) {
     let subject = &shared.subject;
     let mut health = Health::new(&subject.user, subject.database, subject.history.matters());
-    // What Redis may still have of the last link is ended by the next.
+    // The next link ends whatever Redis still has of the previous one.
     let (mut previous, mut broke, mut interrupted) = (None, false, false);
     loop {
         let attempt = shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
@@ -279,7 +279,7 @@ async fn keep(shared: Arc<Shared>) {
                     subject.metrics.failed();
                 }
                 shared.state.send_replace(State::Refused(attempt, text));
-                // Who comes later than the pause does not wait for it.
+                // A caller that comes after the pause connects at once.
                 let pause = tokio::time::sleep(health.pause());
                 tokio::join!(shared.wanted.notified(), pause);
                 continue;
@@ -337,7 +337,7 @@ async fn meet(
     })
 }
 
-/// How it goes: paces the attempts, and logs what changes rather than each attempt.
+/// The health of a link: paces the attempts, and logs changes rather than each attempt.
 struct Health {
     user: Arc<User>,
     database: u32,
@@ -422,7 +422,7 @@ impl Health {
         }
     }
 
-    /// A link has lived for a while.
+    /// Records that a link has lived for a while.
     fn well(&mut self) {
         self.next_pause = SHORTEST_PAUSE;
         if std::mem::take(&mut self.lost) {
@@ -434,9 +434,9 @@ impl Health {
         }
     }
 
-    /// Returns whether that is trouble.
+    /// Records a refusal. Returns whether it is a problem.
     fn refused(&mut self, text: &[u8]) -> bool {
-        // Where Redis wants a password it is none that it wants one.
+        // `NOAUTH` is expected for the anonymous user.
         let is_trouble = self.user.id() != UserId::ANONYMOUS || text != NOAUTH.as_bytes();
         if is_trouble {
             self.lost(&String::from_utf8_lossy(text));
@@ -455,7 +455,7 @@ impl Health {
         }
     }
 
-    /// How long to wait before the next attempt. Random, so that many gates do not come at once.
+    /// Returns the pause before the next attempt. It is random, so that many instances do not connect at once.
     fn pause(&mut self) -> Duration {
         let longest = self.next_pause;
         self.next_pause = (longest * 2).min(LONGEST_PAUSE);

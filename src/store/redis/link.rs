@@ -1,10 +1,9 @@
-//! One connection to Redis, from its opening to its end: shared by all questions of one user about
-//! the locks of one database.
+//! One connection to Redis, from its opening to its end. All requests of one user about the locks of one
+//! database share it.
 //!
-//! Whether it lives is not asked of each question (a timer each), but of all together:
-//! [`Link::watch`] looks some times a second whether questions wait and none was answered, and
-//! `PING`s when there were none for long. It counts its own looks, not time, so that a pause of
-//! this process is not mistaken for a silence of Redis.
+//! Requests have no timers of their own; [`Link::watch`] monitors the connection for all of them. Several times
+//! a second it checks whether requests wait without any reply, and after a long silence it sends a `PING`. It
+//! counts its own checks, not time, so that a pause of this process does not look like a silence of Redis.
 
 use std::{
     future::{Future, pending},
@@ -34,32 +33,32 @@ use crate::{
     store::task::Task,
 };
 
-/// A connection, and what is known of its life.
+/// A connection, and the state of its health.
 pub(super) struct Link {
-    /// Its number.
+    /// The connection's number.
     pub(super) id: LinkId,
-    /// Why Redis does not tell of changes on it; none where it does.
+    /// Why `CLIENT TRACKING` is unavailable; none if Redis pushes changes.
     pub(super) mute: Option<String>,
-    /// What Redis knows it as; none where Redis does not say.
+    /// The connection as Redis lists it; none if Redis does not tell.
     pub(super) peer: Option<Peer>,
-    /// Until when no lock that is found free may be taken on it, whatever others know of Redis.
+    /// No free lock may be granted on this connection before this, whatever other connections have found.
     pub(super) grace_until: Time,
     connection: MultiplexedConnection,
-    /// Requests sent, and requests nobody waits for any more (answered or dropped).
+    /// Requests sent, and requests that no caller waits for any more (answered or dropped).
     asked: AtomicU64,
     settled: AtomicU64,
-    /// Answers that came.
+    /// Replies received.
     answered: AtomicU64,
-    /// Somebody found out that it is of no use any more.
+    /// Notified when a caller finds the connection unusable.
     useless: Notify,
-    /// A question was dropped before its answer: a ping takes its place, or a Redis that hangs
-    /// would go unnoticed when all lose patience.
+    /// Notified when a caller drops a request before its reply. A `PING` takes its place, or a hanging Redis
+    /// would go unnoticed once all callers lose patience.
     abandoned: Notify,
     metrics: Arc<UpstreamMetrics>,
 }
 
 impl Link {
-    /// The link on a connection that was just opened, and the task that reads and writes it.
+    /// Creates the link on a new connection. Also returns the task that reads and writes it.
     pub(super) fn new(
         id: LinkId,
         opened: Opened,
@@ -82,12 +81,12 @@ impl Link {
         (link, opened.driver)
     }
 
-    /// Redis tells on this connection when somebody else changes a key that was read on it.
+    /// Returns whether Redis pushes changes of keys that were read on this connection.
     pub(super) fn tells(&self) -> bool {
         self.mute.is_none()
     }
 
-    /// Sends a question; none where the connection broke before the answer.
+    /// Sends a request; none if the connection broke before the reply.
     pub(super) async fn ask(&self, request: &Request) -> Option<Reading> {
         let purpose = request.purpose();
         match request.read(self.question(purpose, request.by_hash()).await?) {
@@ -99,7 +98,7 @@ impl Link {
         }
     }
 
-    /// As [`send`](Self::send), for a question about a lock: how long Redis takes is measured.
+    /// Sends a command about a lock, as [`send`](Self::send), and measures Redis's latency.
     pub(super) async fn question(&self, purpose: Purpose, command: &Cmd) -> Option<Value> {
         let sent_at = clock::now();
         let reply = self.send(purpose, command).await?;
@@ -108,7 +107,7 @@ impl Link {
         Some(reply)
     }
 
-    /// Sends a command; none where the connection broke before the answer.
+    /// Sends a command; none if the connection broke before the reply.
     pub(super) async fn send(&self, purpose: Purpose, command: &Cmd) -> Option<Value> {
         let _in_flight = self.metrics.asked(purpose);
         let mut sent = Sent::new(self);
@@ -117,14 +116,14 @@ impl Link {
         reply.ok()
     }
 
-    /// It is of no use any more: [`watch`](Self::watch) returns.
+    /// Gives up the connection: [`watch`](Self::watch) returns.
     pub(super) fn give_up(&self) {
         self.useless.notify_one();
     }
 
-    /// Returns when the connection broke or does not answer any more, with the reason. Calls
-    /// `settled` once, when it has lived for [`LONGEST_PAUSE`]. Where a loss of data would matter,
-    /// one of the connections that `knows_redis` asks more often, so that it is noticed within the grace.
+    /// Returns when the connection broke or Redis stopped replying, with the reason. Calls `settled` once,
+    /// after the connection has lived for [`LONGEST_PAUSE`]. While a loss of data would matter, one of the
+    /// connections with `knows_redis` sends pings more often, so that the loss is noticed within the grace.
     pub(super) async fn watch(
         &self,
         driver: &mut Task,
@@ -177,13 +176,13 @@ impl Link {
                         && (listener.has_stake() || !fences.is_empty())
                         && history.is_silent_for(often)
                     {
-                        // The others leave it to this one.
+                        // The other connections leave the ping to this one.
                         history.heard();
                         silent = settings.ping;
                     }
                 }
             }
-            // One look more, since a question may have come just before the first.
+            // One check more, since a request may have come just before the first.
             if unanswered > settings.timeout {
                 return "Redis does not answer";
             }
@@ -198,7 +197,7 @@ impl Link {
     }
 }
 
-/// A request that is sent, for the books.
+/// A request in flight, for the link's counters.
 struct Sent<'a> {
     link: &'a Link,
     answered: bool,

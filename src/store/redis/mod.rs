@@ -1,18 +1,18 @@
-//! Locks in a Redis node: a plain string key with an expiry, whose value is the owner's token.
+//! Locks in a Redis node. A lock is a plain string key with an expiry; its value is the owner's token.
 //!
-//! - [`settings`]: which Redis, and how long to wait for it.
-//! - `scripts`: one Lua script for each question.
-//! - `link`: one connection, shared by all questions of one user about one database; Redis tells on
-//!   it when somebody else changes a lock.
-//! - `greeting`: the socket, and the first words on it; `credentials`: the very first.
-//! - `door`: verifies the credentials of clients, on a connection of its own; `claims`: those that wait there;
-//!   `readiness`: whether it serves any.
+//! - [`settings`]: the Redis address, lockgate's own account there, and the timeouts.
+//! - `scripts`: one Lua script per kind of request.
+//! - `denied`: the error of a script that the user may not run.
+//! - `link`: one connection, shared by all requests of one user in one database. Redis pushes changes of locks
+//!   on it.
+//! - `greeting`: the socket, and the handshake on it; `credentials`: its `AUTH`.
+//! - `door`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it;
+//!   `readiness`: the readiness check.
 //! - `keeper`: opens a new link whenever one breaks.
-//! - `history`: whether Redis lost data meanwhile; `grace`: how long all instances leave free locks alone
-//!   then.
+//! - `history`: detects that Redis lost data; `grace`: how long all instances then grant no free lock.
 //!
-//! Questions for many locks share a link so that they travel in batches; what a question costs here
-//! is therefore kept small: no task, no timer, no lock across an await.
+//! Requests for many locks share a link, so that they travel in batches. The cost per request is therefore kept
+//! small: no task, no timer, no lock held across an await.
 
 use std::{
     future::Future,
@@ -55,32 +55,32 @@ pub mod settings;
 
 pub use settings::RedisSettings;
 
-/// How often to look for connections that nobody uses.
+/// Bounds of the interval between searches for unused connections.
 const SHORTEST_SWEEP: Duration = Duration::from_millis(25);
 const LONGEST_SWEEP: Duration = Duration::from_secs(15);
 
-/// A question for a lock that has waited so long for a connection, in milliseconds, is asked anew: its lease
-/// is counted from when it was asked, and whom it is for may be gone.
+/// A lock request that has waited this long for a connection, in milliseconds, returns to its queue to be
+/// issued anew: its lease counts from when it was issued, and its client may be gone.
 const ANEW_AFTER_MS: u64 = 100;
 
-/// Locks in a Redis node.
+/// The store of locks in a Redis node.
 pub struct RedisStore {
     settings: Arc<RedisSettings>,
     users: Arc<Users>,
     listener: OnceLock<Arc<dyn Listener>>,
     keepers: DashMap<(UserId, u32), Arc<Keeper>>,
-    /// Held while one more keeper is made, so that there are never too many.
+    /// Held while a keeper is created, so that there are never more than `connections`.
     making: Mutex<()>,
     door: Door,
     next_id: Arc<AtomicU64>,
     history: Arc<History>,
-    /// The largest fence seen, by database: the next one is larger, whatever Redis forgot.
+    /// The largest fence seen, by database. The next one is larger, whatever data Redis lost.
     fences: Arc<DashMap<u32, u64>>,
     metrics: Arc<UpstreamMetrics>,
 }
 
 impl RedisStore {
-    /// Connects when it is told to, or when the first question comes; as one of these users.
+    /// Creates a store for these users. It connects on [`Store::connect`], or on the first request.
     pub fn new(settings: RedisSettings, users: Arc<Users>) -> Self {
         let settings = Arc::new(settings);
         let metrics = Arc::<UpstreamMetrics>::default();
@@ -111,7 +111,7 @@ impl RedisStore {
                 b"ERR the store does not know this user, or nobody listens to it",
             ));
         };
-        // Nothing panics while it is held.
+        // No code panics while it holds this.
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let whose = (user.id(), database);
         if !self.keepers.contains_key(&whose) && self.keepers.len() >= self.settings.connections {
@@ -148,7 +148,7 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn listen(&self, listener: Arc<dyn Listener>) {
-        // Called once; a second listener would be a mistake of ours and hears nothing.
+        // The gate calls this once. A second listener would be a bug, and receives nothing.
         let _ = self.listener.set(listener);
     }
 
@@ -188,7 +188,7 @@ impl Store for RedisStore {
         let (database, question) = (name.database, question.clone());
         Box::pin(async move {
             if let (false, Some(ms)) = (takes_free(&question), history.grace_left_ms()) {
-                // An instance that has seen larger fences may not have raised the counter yet.
+                // Another instance that has seen larger fences may not have raised the counter yet.
                 return untold(Outcome::NotYet { ms });
             }
             let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
@@ -279,7 +279,7 @@ impl Store for RedisStore {
         let idle_ms = u64::try_from(self.settings.idle.as_millis()).unwrap_or(u64::MAX);
         let now = clock::now();
         let is_unused = |keeper: &Arc<Keeper>| {
-            // Whoever is about to ask holds it.
+            // A caller that is about to send a request holds a reference.
             Arc::strong_count(keeper) == 1 && keeper.used_at().plus_millis(idle_ms) <= now
         };
         if self.keepers.iter().any(|keeper| is_unused(&keeper)) {
@@ -312,7 +312,7 @@ async fn in_time<T>(
         .unwrap_or(Err(late))
 }
 
-/// The question may take a lock that is free.
+/// Returns whether the request may take a free lock.
 fn takes_free(question: &Question) -> bool {
     matches!(question, Question::Ask { .. })
 }
@@ -325,7 +325,8 @@ fn wants_fence(question: &Question) -> bool {
     }
 }
 
-/// What `waits` is put off where it has to be. No question waits longer than `limit` for a connection.
+/// Sends a request, which waits up to `limit` for a connection. If `waits`, the request is put off during the
+/// grace, and when it waited too long.
 async fn ask(
     keeper: &Keeper,
     request: &Request,
@@ -339,7 +340,7 @@ async fn ask(
         Some(Err(text)) => return untold(Outcome::Refused(text)),
         None => return untold(Outcome::NoLink),
     };
-    // After a pause of this process it may be found late.
+    // If this process was paused, the connection may come after the limit.
     let took = Duration::from_micros(clock::now().micros_since(asked_at));
     if !waits && took > limit {
         return untold(Outcome::NoLink);
@@ -351,7 +352,7 @@ async fn ask(
         return hold_back(&link, request, ms).await;
     }
     let Some(Reading::Done { mut outcome, read }) = link.ask(request).await else {
-        // Whoever hears this and asks again must not find the same link.
+        // A caller that sends the request again must not find the same link.
         keeper.give_up(&link).await;
         return untold(Outcome::Unknown);
     };
@@ -362,8 +363,8 @@ async fn ask(
     }
     let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
     if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
-        // The address may lead to a new master by now; and when this one takes writes again, it may have
-        // lost data.
+        // The address may resolve to a new master by now. If this server accepts writes again, it may have lost
+        // data.
         keeper.give_up(&link).await;
     }
     Answer {
@@ -373,14 +374,15 @@ async fn ask(
     }
 }
 
-/// In how many milliseconds a question for a lock, asked then, is to be asked anew.
+/// Returns after how many milliseconds a lock request issued at `asked_at` must be issued anew; none if it can
+/// be sent now.
 fn puts_off(history: &History, asked_at: Time) -> Option<u64> {
     let is_old = clock::now().millis_since(asked_at) >= ANEW_AFTER_MS;
     history.grace_left_ms().or(is_old.then_some(0))
 }
 
-/// The user may take no free lock for so long: it is put off. But where somebody holds the lock that is the answer,
-/// also for users who wait for it at this gate and are not held back.
+/// Puts off a request of a user that may take no free lock for `ms`. If another token holds the lock, the reply
+/// is that holder: users that wait for the lock in this instance and are not held back need it too.
 async fn hold_back(link: &Link, request: &Request, ms: u64) -> Answer {
     match link.ask(&request.to_check()).await {
         Some(Reading::Done { outcome, read }) if request.is_in_vain(&outcome) => Answer {
@@ -392,7 +394,7 @@ async fn hold_back(link: &Link, request: &Request, ms: u64) -> Answer {
     }
 }
 
-/// Takes the lock in the cheapest way; none where that did not help, and the question is to be asked.
+/// Takes the lock with a plain `SET`. None: the caller must send the full request.
 async fn ask_bare(
     keeper: &Keeper,
     first: &Cmd,
@@ -437,20 +439,20 @@ async fn look(keeper: &Keeper, key: &[u8]) -> Result<Look, Bytes> {
     }
 }
 
-/// The reply to a command that changes nothing.
+/// Returns the reply to a read-only command.
 async fn read(keeper: &Keeper, purpose: Purpose, command: &Cmd) -> Result<Value, Bytes> {
     loop {
         let link = keeper.link().await?;
         match link.send(purpose, command).await {
             Some(Value::ServerError(error)) => return Err(error_text(&error)),
             Some(value) => return Ok(value),
-            // It changes nothing, so it may be asked again.
+            // The command is read-only, so it may be sent again.
             None => keeper.give_up(&link).await,
         }
     }
 }
 
-/// An answer after which nothing will be told.
+/// Returns an [`Answer`] after which no push will come.
 fn untold(outcome: Outcome) -> Answer {
     Answer {
         outcome,

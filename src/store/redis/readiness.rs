@@ -1,5 +1,5 @@
-//! Whether a client who came now would be served by Redis: asked as a client asks, on a connection of its
-//! own, since a shared one does not show that Redis is full, or that nobody new can reach it.
+//! The readiness check: whether Redis would serve a new client. It opens a connection of its own, because a
+//! shared one does not show that Redis has reached its client limit, or that new connections fail.
 
 use tokio::time::timeout;
 
@@ -9,11 +9,11 @@ use super::{
     settings::RedisSettings,
 };
 
-/// Whether Redis answers, as lockgate's own account where it has one. Takes no longer than a connection and
-/// an answer may.
+/// Checks whether Redis replies, with lockgate's own account if it has one. Takes at most the time to connect
+/// and the time for a reply.
 ///
 /// # Errors
-/// Why not, in one line. (Before authentication Redis does not say that it is still loading.)
+/// The reason, in one line. (Before authentication, Redis does not report that it is still loading.)
 pub(super) async fn is_ready(settings: &RedisSettings) -> Result<(), String> {
     let answered = match dial(settings, settings.connect_deadline()).await {
         Ok(mut stream) => timeout(settings.timeout, async {
@@ -40,7 +40,8 @@ pub(super) async fn is_ready(settings: &RedisSettings) -> Result<(), String> {
     })
 }
 
-/// It serves those who say who they are, or may do more than this one.
+/// Returns whether the error only means that this connection lacks credentials or rights: Redis serves clients
+/// that have them.
 fn asks_who_it_is(error: &[u8]) -> bool {
     error.starts_with(b"NOAUTH") || error.starts_with(b"NOPERM")
 }

@@ -1,20 +1,25 @@
-//! What Redis is asked: one Lua script for each question, atomic as every script is.
+//! The requests to Redis: one Lua script per kind of request, atomic as every script is.
 //!
-//! - **A script that leaves the lock held ends with a read of the key.** The read arms
-//!   `CLIENT TRACKING`; with `NOLOOP` a read before an own write does not, since the write strikes
-//!   the key off the list of what is tracked. `PEXPIRETIME`, `PTTL` and `GET` are such reads. A
-//!   release frees the lock and does not read it again: nobody here waits to be told.
-//! - **Errors go back as Redis made them** (`pcall`, and the table returned as it is), so that a
-//!   client reads `WRONGTYPE Operation against …` and not the script's name and line.
-//! - **No more is told of a holder than a token can be long**, and one byte that shows that it is none: a key may
-//!   be anybody's, and 512 MB long.
-//! - **The deadline identifies a grant**, beside the token. It is `PEXPIRETIME`, or `TIME` + `PTTL`
-//!   before Redis 7; that sum can be 1 ms off, so there a guard lets 1 ms pass.
+//! - **A script that leaves the lock held ends with a read of the key.** The read arms `CLIENT TRACKING`. With
+//!   `NOLOOP`, a read before the connection's own write does not, since the write removes the key from the
+//!   tracking table. `PEXPIRETIME`, `PTTL` and `GET` are such reads. A release frees the lock and does not read
+//!   it again: no waiter here needs the push.
+//! - **Errors return as Redis made them** (`pcall`, and the table returned unchanged), so that a client reads
+//!   `WRONGTYPE Operation against …` and not the script's name and line.
+//! - **Of a holder, a script returns at most the length of a token**, and one byte more, which shows that the
+//!   value is no token. The key may belong to another program, and its value may be 512 MB long.
+//! - **The deadline identifies a grant**, together with the token. It is `PEXPIRETIME`, or `TIME` + `PTTL`
+//!   before Redis 7. That sum can be 1 ms off, so the guards then tolerate 1 ms.
 //!
-//! What the scripts return: an integer is the deadline of a grant made now, an array of one integer
-//! that of a token that held the lock before; with a fence it is an array of the deadline, the fence,
-//! and 1 or 0 for the same; a fence of 0 is none. An array of two is the holder and its `PTTL`, nil that nobody holds the
-//! lock. `RELEASE` returns 1 or 0.
+//! What the scripts return:
+//!
+//! - An integer is the deadline of a fresh grant.
+//! - An array of one integer is the deadline of a token that held the lock before.
+//! - With a fence, the array has three integers: the deadline, the fence (0 is none), and 1 or 0 for fresh or
+//!   not.
+//! - An array of two is the holder and its `PTTL`.
+//! - Nil says that the lock is free.
+//! - `RELEASE` returns 1 or 0.
 
 use std::sync::LazyLock;
 
@@ -27,15 +32,15 @@ use crate::{
     metrics::upstream::Purpose,
 };
 
-/// The scripts have the number in their text.
+/// The scripts contain these numbers as text.
 const _: () = assert!(
     TOKEN_BYTES + 1 == 257,
     "as much of a holder as the scripts tell"
 );
 const _: () = assert!(MARK_MS == 256, "what the script of extensions counts by");
 
-/// `deadline()`: when the key expires, and by how many milliseconds that may be off.
-/// -1 for never, -2 without a key; what Redis said where it refused.
+/// `deadline()`: when the key expires, and by how many milliseconds that may be off. -1 for never, -2 without a
+/// key; Redis's error if it refused.
 const DEADLINE: &str = "
 local function deadline()
     local at = redis.pcall('PEXPIRETIME', KEYS[1])
@@ -48,7 +53,7 @@ local function deadline()
 end
 ";
 
-/// `expires_at(moment)`: whether the key expires at that very moment.
+/// `expires_at(moment)`: whether the key expires at exactly that moment.
 const EXPIRES_AT: &str = "
 local function expires_at(moment)
     local at, off = deadline()
@@ -56,10 +61,10 @@ local function expires_at(moment)
 end
 ";
 
-/// `lease_anew(lease)`: the key expires that much from now, and not within 3 ms of when it would
-/// have: whoever knew the old deadline can tell that it is not the one any more. Nor may a third
-/// lease in the same moment end where the first did, so only a lease that is shorter by more than
-/// the 100 ms that this can add up to moves the deadline back.
+/// `lease_anew(lease)`: sets the expiry to that much from now, and at least 3 ms from the old deadline, so a
+/// client that knows the old deadline can tell the two apart. A third lease in the same moment must not end
+/// where the first did either. These shifts can add up to 100 ms, so the deadline only moves back if the new
+/// lease ends at least 100 ms earlier.
 const LEASE_ANEW: &str = "
 local function lease_anew(lease)
     local before, off = deadline()
@@ -76,9 +81,9 @@ local function lease_anew(lease)
 end
 ";
 
-/// ARGV: token, lease, and the deadline that the key should have if the token holds the lock, or
-/// nothing. The `SET` comes first because a free lock is the usual case, and because a
-/// replica refuses it: what a replica says of the holder would be stale.
+/// ARGV: token, lease, and the deadline that the key should have if the token holds the lock, or nothing. The
+/// `SET` comes first, because a free lock is the usual case, and because a replica refuses it: a replica's view
+/// of the holder would be stale.
 const ASK: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.ok then
@@ -87,8 +92,8 @@ if set and set.ok then
 end
 ";
 
-/// The rest of it. A grant whose deadline Redis does not tell is taken back. Where the `SET` was
-/// refused for want of memory, a lease can begin anew all the same.
+/// The rest of `ASK`. A grant whose deadline Redis does not return is taken back. If Redis refused the `SET`
+/// for lack of memory, a token that holds the lock can still get a new lease.
 const ASK_FURTHER: &str = "
 if set and set.ok then
     local at = deadline()
@@ -106,8 +111,8 @@ if expected and type(at) == 'table' and not at.err then return at[1] end
 return at
 ";
 
-/// `next_fence(floor)`: a new fence, larger than all before, or what Redis said where it refused.
-/// Lua's numbers are exact below 2^53; microseconds since 1970 reach that in the year 2255.
+/// `next_fence(floor)`: a new fence, larger than all before, or Redis's error if it refused. Lua's numbers are
+/// exact below 2^53; microseconds since 1970 reach that in the year 2255.
 const NEXT_FENCE: &str = "
 local function next_fence(floor)
     local before = redis.pcall('GET', KEYS[2])
@@ -128,9 +133,9 @@ local function next_fence(floor)
 end
 ";
 
-/// ARGV: token, lease, expected deadline, floor of the fence, and the deadline with which the token has a fence, which
-/// is told as 0, or nothing. KEYS: the lock, the counter of fences. As [`ASK`], with a fence; where there is none
-/// there is no grant.
+/// ARGV: token, lease, expected deadline, floor of the fence, and the deadline with which the token already has
+/// a fence (returned as 0), or nothing. KEYS: the lock, the fence counter. As [`ASK`], with a fence; without a
+/// fence there is no grant.
 const ASK_FENCED: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.ok then
@@ -154,8 +159,8 @@ if type(at) ~= 'table' or at.err then return at end
 return {at[1], fence, expected and 1 or 0}
 ";
 
-/// `refused()`: what Redis says where it takes no writes: what a replica says of the holder would be
-/// stale. Writing nothing into a string changes nothing, and creates none.
+/// `refused()`: Redis's error if it is a replica, whose view of the holder would be stale. An empty `SETRANGE`
+/// changes nothing, and creates no key.
 const REFUSED: &str = "
 local function refused()
     local try = redis.pcall('SETRANGE', KEYS[1], 0, '')
@@ -163,7 +168,7 @@ local function refused()
 end
 ";
 
-/// `found(holder)`: who holds the lock, and for how long; nil where nobody does.
+/// `found(holder)`: the holder and its `PTTL`; nil if the lock is free.
 const FOUND: &str = "
 local function found(holder)
     local try = refused()
@@ -172,13 +177,13 @@ local function found(holder)
 end
 ";
 
-/// ARGV: from, to, lease, and the deadline to insist on, or nothing; the floor of the fence.
+/// ARGV: from, to, lease, the deadline to insist on, or nothing, and the floor of the fence.
 const HAND_OVER: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 ";
 
-/// The rest of it.
+/// The rest of `HAND_OVER`.
 const HAND_OVER_FURTHER: &str = "
 if holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4])) then
     local set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
@@ -189,7 +194,7 @@ if holder == ARGV[2] then return lease_anew(ARGV[3]) end
 return found(holder)
 ";
 
-/// The rest of it, with a fence for the next one.
+/// The rest of `HAND_OVER`, with a fence for the new holder.
 const HAND_OVER_FENCED: &str = "
 local from = holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4]))
 if not from and holder ~= ARGV[2] then return found(holder) end
@@ -212,20 +217,20 @@ if type(holder) == 'table' then return holder end
 if holder == ARGV[1] and ARGV[2] == '' then return redis.pcall('DEL', KEYS[1]) end
 ";
 
-/// The rest of it.
+/// The rest of `RELEASE`.
 const RELEASE_FURTHER: &str = "
 if holder == ARGV[1] and expires_at(ARGV[2]) then return redis.pcall('DEL', KEYS[1]) end
 return refused() or 0
 ";
 
-/// ARGV: token, lease, the deadline that the key should have, or nothing, and the mark of a renewal: nothing, `kept` or
-/// `found`.
+/// ARGV: token, lease, the deadline that the key should have, or nothing, and the mark of a renewal: nothing,
+/// `kept` or `found`.
 const EXTEND: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 ";
 
-/// The rest of it.
+/// The rest of `EXTEND`.
 const EXTEND_FURTHER: &str = "
 if holder ~= ARGV[1] then return found(holder) end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
@@ -243,8 +248,8 @@ end
 return at[1]
 ";
 
-/// Who holds the lock. And whether the user may lock, whoever holds it: the `SETRANGE` changes nothing,
-/// but to those who may not write it says so.
+/// Returns the holder, or the error if the user may not lock, even while another token holds the lock. The
+/// empty `SETRANGE` changes nothing, and fails for a user without write access.
 const CHECK: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
@@ -260,7 +265,7 @@ if type(ttl) == 'table' then return ttl end
 return {string.sub(holder, 1, 257), ttl}
 ";
 
-/// ARGV: token, what is left of its lease.
+/// ARGV: token, and the rest of its lease.
 const RESTORE: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.err then return set end
@@ -292,7 +297,7 @@ end
 return found(holder)
 ";
 
-/// ARGV: the largest fence that was told. Later ones are larger, whatever the clock of Redis says.
+/// ARGV: the largest fence granted. Later fences are larger, whatever the clock of Redis shows.
 pub(super) const RAISE_FENCE: &str = "
 local before = redis.pcall('GET', KEYS[1])
 if type(before) == 'table' then return before end
@@ -301,7 +306,7 @@ if number < tonumber(ARGV[1]) then return redis.pcall('SET', KEYS[1], ARGV[1]) e
 return 0
 ";
 
-/// A script, and the hash that Redis knows it by once it has seen it.
+/// A script, and the hash by which Redis knows it once it has run.
 struct Prepared {
     text: String,
     hash: String,
@@ -315,8 +320,8 @@ impl Prepared {
     }
 }
 
-// Making a Lua function costs Redis about as much as running a command, so what is usual comes
-// before the functions.
+// Creating a Lua function costs Redis about as much as running a command, so the usual path comes before the
+// functions.
 static ASK_SCRIPT: LazyLock<Prepared> =
     LazyLock::new(|| Prepared::new(&[ASK, DEADLINE, EXPIRES_AT, LEASE_ANEW, ASK_FURTHER]));
 static ASK_FENCED_SCRIPT: LazyLock<Prepared> =
@@ -340,17 +345,18 @@ static RESTORE_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[DEA
 static BURY_SCRIPT: LazyLock<Prepared> =
     LazyLock::new(|| Prepared::new(&[DEADLINE, REFUSED, FOUND, BURY]));
 
-/// The key of the counter of fences, one in each database.
+/// The key of the fence counter, one in each database.
 pub(super) const FENCE_KEY: &[u8] = b"lockgate:fence";
 
-/// The mark of the grace, in database 0.
+/// The key of the grace's mark, in database 0.
 pub(super) const GRACE_KEY: &[u8] = b"lockgate:grace";
 
-/// Fences from here on are not remembered as the least of the next one: no clock gives them before the year
-/// 2246, so the counter was set by hand, and deleting it must cure that.
+/// Fences from here on do not raise the floor of the next one. No clock reaches them before the year 2246, so
+/// an operator set the counter by hand, and deleting it must undo that.
 pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
 
-/// The bare `SET` of [`ASK`]: half the work for Redis, but it tells no deadline and of no change.
+/// Returns the plain `SET` of [`ASK`]: half the work for Redis, but it returns no deadline and arms no
+/// tracking.
 pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
     let mut command = redis::cmd("SET");
     command.arg(key).arg(&token.as_bytes()[..]);
@@ -358,21 +364,21 @@ pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
     command
 }
 
-/// A question on its way: the command, and how to read its answer.
+/// A request in flight: the command, and how to read its reply.
 pub(super) struct Request {
     purpose: Purpose,
     script: &'static Prepared,
     command: Cmd,
 }
 
-/// What a reply means.
+/// The meaning of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// Redis has not seen the script yet: send [`Request::in_full`].
+    /// Redis does not have the script yet: send [`Request::in_full`].
     Unseen,
-    /// The question is answered.
+    /// Redis executed the request.
     Done {
-        /// What was found and done.
+        /// The state found and the action taken.
         outcome: Outcome,
         /// The script ended with a read of the key.
         read: bool,
@@ -380,7 +386,7 @@ pub(super) enum Reading {
 }
 
 impl Request {
-    /// The question about the lock with this key. A new fence will be `floor` at least.
+    /// Creates the request for the lock with this key. A new fence will be at least `floor`.
     pub(super) fn new(key: &[u8], question: &Question, floor: u64) -> Self {
         use Purpose::{Ask, Bury, Check, Extend, Handover, Release, Restore};
         match question {
@@ -459,12 +465,12 @@ impl Request {
         }
     }
 
-    /// What only asks who holds that lock.
+    /// Returns a request that only reads the holder of the same lock.
     pub(super) fn to_check(&self) -> Self {
         Arguments::of(self.key(), false).to(Purpose::Check, &CHECK_SCRIPT)
     }
 
-    /// Somebody else than its own token holds the lock, by what [the check](Self::to_check) was answered.
+    /// Returns whether another token holds the lock, given the outcome of [the check](Self::to_check).
     pub(super) fn is_in_vain(&self, checked: &Outcome) -> bool {
         let Outcome::Held {
             holder: Some(holder),
@@ -477,14 +483,14 @@ impl Request {
         !self.command.args_iter().any(is_holder)
     }
 
-    /// What it is for.
+    /// Returns the purpose, for the metrics.
     pub(super) fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    /// The key of the lock.
+    /// Returns the key of the lock.
     pub(super) fn key(&self) -> &[u8] {
-        // Behind the hash and the number of keys.
+        // The key follows the hash and the number of keys.
         let key = self.command.args_iter().nth(3);
         match key {
             Some(Arg::Simple(key)) => key,
@@ -492,17 +498,17 @@ impl Request {
         }
     }
 
-    /// It makes a fence.
+    /// Returns whether the request creates a fence.
     fn is_fenced(&self) -> bool {
         matches!(self.command.args_iter().nth(2), Some(Arg::Simple(b"2")))
     }
 
-    /// The command by the script's hash.
+    /// Returns the command with the script's hash.
     pub(super) fn by_hash(&self) -> &Cmd {
         &self.command
     }
 
-    /// The command with the whole script, which Redis then remembers.
+    /// Returns the command with the whole script, which Redis then caches.
     pub(super) fn in_full(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.script.text);
@@ -514,17 +520,18 @@ impl Request {
         command
     }
 
-    /// What the reply to either means.
+    /// Interprets the reply to either command.
     pub(super) fn read(&self, reply: Value) -> Reading {
         let releases = self.purpose == Purpose::Release;
         let (outcome, read) = match reply {
             Value::ServerError(error) if error.code() == "NOSCRIPT" => return Reading::Unseen,
             Value::ServerError(error) => match refusal(&error) {
-                // It may be the counter of fences that is of another type.
+                // The fence counter may be the key of the wrong type.
                 Outcome::WrongType(text) if self.is_fenced() => (Outcome::Refused(text), false),
                 outcome => (outcome, false),
             },
-            // Freed, so not read again; or not, and then the last that was done was to read it.
+            // Not released: the script has read the key and changed nothing. Released: it did not read the key
+            // again.
             Value::Int(0) if releases => (
                 Outcome::Held {
                     holder: None,
@@ -545,7 +552,7 @@ impl Request {
     }
 }
 
-/// The keys and arguments of a script, in their order.
+/// The keys and arguments of a script, in order.
 struct Arguments {
     keys: Vec<Bytes>,
     values: Vec<Bytes>,
@@ -606,7 +613,7 @@ impl Arguments {
 }
 
 fn granted(at: i64, fresh: bool) -> Outcome {
-    // A key without expiry (somebody took it away) expires at the end of time.
+    // A key without expiry (another client removed it) expires at the end of time.
     Outcome::Granted {
         deadline: Deadline(u64::try_from(at).unwrap_or(u64::MAX)),
         fresh,
@@ -648,7 +655,7 @@ fn unexpected() -> Outcome {
     ))
 }
 
-/// Whether it may help to ask the same again later.
+/// Classifies an error by whether the same request may succeed later.
 fn refusal(error: &ServerError) -> Outcome {
     let text = error_text(error);
     let code = text.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -660,13 +667,13 @@ fn refusal(error: &ServerError) -> Outcome {
     }
 }
 
-/// The error as Redis worded it, without the leading `-`.
+/// Returns the error as Redis worded it, without the leading `-`.
 pub(super) fn error_text(error: &ServerError) -> Bytes {
     let text = match error.details() {
         Some(details) => format!("{} {details}", error.code()),
         None => error.code().to_owned(),
     };
-    // Before Redis 7 some errors inside a script read `@user_script: 4: -READONLY You can't …`.
+    // Before Redis 7, some errors inside a script read `@user_script: 4: -READONLY You can't …`.
     match text
         .strip_prefix("@user_script")
         .and_then(|rest| rest.split_once(": -"))

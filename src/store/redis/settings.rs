@@ -1,4 +1,4 @@
-//! Which Redis, the gate's own account there, and how long to wait for it.
+//! The settings of a Redis store: the address, lockgate's own account there, and the timeouts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,21 +8,20 @@ use bytes::Bytes;
 
 use crate::{identity::Credentials, transport::endpoint::Endpoint};
 
-/// The longest pause before connecting again. A connection that lived for so long counts as well.
+/// The longest pause before connecting again. A connection that lived this long counts as healthy.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// While clients hold leases, Redis is asked this often at least whether it is there, so that a silent
-/// failover is noticed within the grace.
+/// Longest silence before a `PING` while clients hold leases, so that a silent failover is noticed within the grace.
 pub const HELD_PING: Duration = Duration::from_millis(500);
 
-/// How often, within the time that it has to answer, a connection is looked at.
+/// The number of health checks of a connection within its reply timeout.
 const LOOKS: u32 = 8;
 
-/// Within which time an instance with leases is sure to have noticed that its connection leads nowhere, and to
-/// have opened another one, where Redis can be reached.
+/// Returns the time within which an instance with leases notices a dead connection and reaches Redis again, if
+/// Redis can be reached.
 pub fn noticed_within(connect_timeout: Duration, timeout: Duration, ping: Duration) -> Duration {
     let look = look(timeout, ping);
-    // The silence, the ping and its answer, each found at the next look.
+    // The silence shows at the next check, the missing reply at most two checks after its timeout.
     let lost = HELD_PING.min(ping) + look + timeout + 2 * look;
     lost + LONGEST_PAUSE + connect_timeout
 }
@@ -31,29 +30,28 @@ fn look(timeout: Duration, ping: Duration) -> Duration {
     (timeout.min(ping) / LOOKS).max(Duration::from_millis(1))
 }
 
-/// Which Redis, the gate's own account there, and how long to wait for it.
+/// The settings of a Redis store: the address, lockgate's own account there, and the timeouts.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
-    /// Its place.
+    /// The address.
     pub endpoint: Arc<Endpoint>,
-    /// The gate's own account, for what it asks Redis on its own account (`INFO`). None: it asks as the
-    /// user whose connection it is.
+    /// lockgate's own account, for its own commands (`INFO`). None: it sends them as the connection's user.
     pub own: Option<Credentials>,
     /// Bound of opening a connection, with the first words on it.
     pub connect_timeout: Duration,
-    /// A connection on which questions wait and none was answered for so long counts as broken
-    /// (noticed at most a quarter later).
+    /// A connection counts as broken if requests wait and no reply came for this long (noticed at most a
+    /// quarter later).
     pub timeout: Duration,
-    /// A connection that was silent for so long is asked whether it still lives.
+    /// lockgate sends a `PING` on a connection that has been silent for this long.
     pub ping: Duration,
-    /// For how long, after Redis lost data, no lock that is found free is taken, so that every gate
-    /// can write back what it granted. None: nothing is written back.
+    /// The grace: how long after a loss of data no free lock is granted, so that every instance can write its
+    /// leases back. None: nothing is written back.
     pub grace: Option<Duration>,
-    /// Stands before the name of each lock, in Redis.
+    /// The prefix of each lock's key in Redis.
     pub key_prefix: Bytes,
     /// Most shared connections: one for each user and database with locks.
     pub connections: usize,
-    /// One that nobody used for so long, and that no lock needs, is closed.
+    /// A connection that has been unused for this long, and that no lock needs, is closed.
     pub idle: Duration,
 }
 
@@ -68,7 +66,8 @@ impl RedisSettings {
         look(self.timeout, self.ping)
     }
 
-    /// The error of those who are not answered, for this reason; one line, whatever the system says.
+    /// Returns the error for requests without a reply, with this reason; one line, whatever the reason
+    /// contains.
     pub(super) fn unreachable(&self, reason: &str) -> String {
         let endpoint = &self.endpoint;
         let text = format!("UPSTREAM no connection to Redis at {endpoint}: {reason}");

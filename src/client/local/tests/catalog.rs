@@ -6,7 +6,7 @@ use crate::client::{
     testing::{Redis, Value},
 };
 
-/// The entries of `COMMAND`, subcommands too, by their names.
+/// Returns the entries of `COMMAND`, including subcommands, with their names.
 fn entries(command: Value) -> Vec<(String, Vec<Value>)> {
     let mut found = vec![];
     for entry in command.into_elements() {
@@ -18,7 +18,7 @@ fn entries(command: Value) -> Vec<(String, Vec<Value>)> {
     found
 }
 
-/// What a set has, whatever the protocol.
+/// Returns the members of a set, in either protocol.
 fn members(set: &Value) -> BTreeSet<Value> {
     set.clone().into_elements().into_iter().collect()
 }
@@ -42,7 +42,7 @@ fn command_says_of_ordinary_commands_what_redis_says() {
                 not_in_theirs.push(name);
                 continue;
             };
-            // Name, arity, the three numbers of the keys.
+            // Name, arity, first key, last key, step.
             for field in [0, 1, 3, 4, 5] {
                 assert_eq!(ours[field], theirs[field], "{name}, field {field}");
             }
@@ -54,7 +54,7 @@ fn command_says_of_ordinary_commands_what_redis_says() {
                     "{name}, field {field}"
                 );
             }
-            // Tips, key specifications, subcommands: the same kind of thing.
+            // Tips, key specifications, subcommands: only the type is compared.
             for field in [7, 8, 9] {
                 assert_eq!(
                     std::mem::discriminant(&ours[field]),
@@ -106,7 +106,7 @@ fn command_says_of_lock_commands_what_redis_could_have_said() {
                 assert_eq!(specifications, []);
                 continue;
             }
-            // The key is where that of GET is; what is done with it is another thing.
+            // The key is in the same place as that of GET; its flags differ.
             let theirs = &get[8].clone().into_elements()[0];
             for part in ["begin_search", "find_keys"] {
                 assert_eq!(specifications[0].at(part), theirs.at(part), "{name}");
@@ -119,7 +119,7 @@ fn command_says_of_lock_commands_what_redis_could_have_said() {
     }
 }
 
-/// The fields that an explanation has at any depth, with the kind of each.
+/// Collects the fields of an explanation at any depth, with the type of each.
 fn fields_of(map: &Value, found: &mut BTreeSet<(String, String)>) {
     for (field, value) in map.clone().into_pairs() {
         match (field.as_str(), &value) {
@@ -133,7 +133,7 @@ fn fields_of(map: &Value, found: &mut BTreeSet<(String, String)>) {
                 each.iter()
                     .for_each(|(_, subcommand)| fields_of(subcommand, found));
             }
-            // The types are a closed list.
+            // The types form a closed list.
             ("type", kind) => {
                 found.insert(("a type".into(), kind.clone().into_text()));
             }

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{FACTS, Local, Then, Value};
 
-/// Serves one client after the other, until one says that it is the last.
+/// Serves one client after the other, until one sends `the last`.
 fn serve(listener: &TcpListener) {
     loop {
         let (mut socket, peer) = listener.accept().unwrap();

@@ -3,7 +3,7 @@
 //!
 //!     LEASES=100000 cargo test --release --test lockgate many_leases -- --nocapture
 //!
-//! Known to fail: with 60,000 leases some are granted again. The ordinary run has 10,000.
+//! Known to fail: 100,000 leases are not written back. The ordinary run has 10,000; 60,000 pass.
 
 use std::{
     env, thread,
