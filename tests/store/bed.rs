@@ -56,18 +56,6 @@ impl Listener for Recorder {
     }
 }
 
-pub(crate) struct NobodyListens;
-
-impl Listener for NobodyListens {
-    fn changed(&self, _: LinkId, _: &LockName) {}
-
-    fn deaf(&self, _: LinkId) {}
-
-    fn forgot(&self, _: Duration) -> Later<()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
 pub(crate) struct Bed {
     store: Arc<dyn Store>,
     /// On whose behalf it asks.
@@ -317,14 +305,6 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> Question {
         fence: Fence::No,
         expects: None,
         bare: false,
-    }
-}
-
-pub(crate) fn release(holder: &str) -> Question {
-    Question::Release {
-        user: USER,
-        token: token(holder),
-        only_if: None,
     }
 }
 

@@ -13,4 +13,3 @@ mod pushes;
 mod questions;
 mod redis;
 mod refusals;
-mod throughput;
