@@ -232,19 +232,24 @@ fn what_is_sent_at_once_is_answered_in_its_turn() {
     });
 }
 
-/// Where replies are no replies any more, what the client says is not looked at either: it says nothing more.
-#[test]
-fn behind_a_command_that_ends_counting_nobody_becomes_somebody_else() {
-    let _machine = Machine::shared();
+/// A Redis with a value that lockgate's own user may not read, and a lockgate with a password before it.
+fn guarded() -> (RedisServer, Lockgate) {
     let redis = RedisServer::start(&[
         "--user", "gate", "on", ">secret", "~lock:*", "&*", "+@all", "--user", "default", "on",
         "nopass", "~*", "&*", "+@all",
     ]);
-    let mut direct = redis.client();
-    assert_eq!(direct.say("SET private treasure"), "OK");
+    assert_eq!(redis.client().say("SET private treasure"), "OK");
     let url = format!("redis://gate:secret@{}", redis.address());
     let environment = [&SHORT_GRACE[..], &[PASSWORD]].concat();
     let gate = Lockgate::start_with(&["--upstream", &url], &environment);
+    (redis, gate)
+}
+
+/// Where replies are no replies any more, what the client says is not looked at either: it says nothing more.
+#[test]
+fn behind_a_command_that_ends_counting_nobody_becomes_somebody_else() {
+    let _machine = Machine::shared();
+    let (redis, gate) = guarded();
     assert!(
         let_in(&gate)
             .say("GET private")
@@ -387,15 +392,7 @@ fn who_is_not_in_costs_no_memory() {
 #[test]
 fn a_long_line_logs_in_nowhere_but_here() {
     let _machine = Machine::shared();
-    let redis = RedisServer::start(&[
-        "--user", "gate", "on", ">secret", "~lock:*", "&*", "+@all", "--user", "default", "on",
-        "nopass", "~*", "&*", "+@all",
-    ]);
-    let mut direct = redis.client();
-    assert_eq!(direct.say("SET private treasure"), "OK");
-    let url = format!("redis://gate:secret@{}", redis.address());
-    let environment = [&SHORT_GRACE[..], &[PASSWORD]].concat();
-    let gate = Lockgate::start_with(&["--upstream", &url], &environment);
+    let (redis, gate) = guarded();
     let spaces = " ".repeat(17_000);
     let long = "x".repeat(17_000);
     for (begin, rest) in [
