@@ -38,8 +38,8 @@ impl Warnings {
                         database = name.database,
                         instances = rivals + 1,
                         left_out,
-                        "about so many instances wait for this lock, and each asks Redis after every change of it; \
-                         fewer instances cost less (docs/operating.md)"
+                        "many instances wait for this lock (the number is an estimate), and each asks Redis after every \
+                         change of it; fewer instances cost less (docs/operating.md)"
                     );
                 }
             }

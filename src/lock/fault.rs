@@ -77,7 +77,7 @@ pub enum Fault {
     /// The queue writes a lease back although its release is in flight.
     WrittenBackThoughReleased,
     /// A user waits behind others without a check of its rights.
-    StrangersNotAsked,
+    UnauthorizedNotChecked,
     /// The queue hands the lock over to the next waiter of any user.
     HandedToAnotherUser,
     /// Errands go before waiters, however many errands there are.
@@ -124,7 +124,7 @@ impl Fault {
         Self::NewcomerFirst,
         Self::PushIgnored,
         Self::WrittenBackThoughReleased,
-        Self::StrangersNotAsked,
+        Self::UnauthorizedNotChecked,
         Self::HandedToAnotherUser,
         Self::ErrandsFirst,
         Self::ErrandsOneByOne,

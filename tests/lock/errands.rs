@@ -151,7 +151,7 @@ fn a_user_without_a_connection_keeps_its_place_and_nobody_waiting() {
         ("free", "4 Done; ask a"),
         ("granted 8", "1 granted a"),
     ]);
-    // It is asked for again some time, though nothing is told.
+    // Without an event the queue asks again after a while.
     scenario(&[
         ("1 lock a user 2", "ask a"),
         ("no link", ""),

@@ -82,7 +82,7 @@ fn a_session_whose_lease_another_gate_extended_is_renewed_but_not_released() {
     ]);
 }
 
-/// The deadline that an unanswered renewal set is recognized by its mark, whoever made the token.
+/// The queue recognizes the deadline of an unanswered renewal by its mark, for named and for generated tokens.
 #[test]
 fn a_session_whose_renewal_was_not_answered_is_released_all_the_same() {
     for named in ["", " named"] {
@@ -117,7 +117,7 @@ fn a_session_whose_token_is_in_use_elsewhere_is_not_released_by_its_end() {
     }
 }
 
-/// Nobody but this gate knows the token before its grant is told.
+/// Only this instance knows the token until the client gets the grant.
 #[test]
 fn a_session_whose_acquisition_was_not_answered_is_released_by_its_end() {
     scenario(&[

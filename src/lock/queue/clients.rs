@@ -24,7 +24,7 @@ impl Queue {
             return turn.reply(ask.request, Reply::Refused(Refusal::TooManyWaiters));
         }
         if !knows {
-            self.comes_as_a_stranger(ask.user, turn.now);
+            self.joins_unauthorized(ask.user, turn.now);
         }
         self.places.join(turn.now, ask, turn.settings);
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
@@ -147,7 +147,7 @@ impl Queue {
         let owner = owner.map(|lease| lease.user);
         // An `UNLOCK` of another user's token releases nothing.
         let rights = &self.rights;
-        let concerns = |user| !rights.is_stranger(user) && owner.is_none_or(|it| it == user);
+        let concerns = |user| !rights.is_unauthorized(user) && owner.is_none_or(|it| it == user);
         for request in self.places.take_deadlocked(holder, concerns) {
             turn.reply(request, Reply::Refused(Refusal::Deadlock));
             self.left();

@@ -41,10 +41,10 @@ impl Queue {
             return true;
         }
         let rights = &self.rights;
-        for request in self.places.take_tries(|user| !rights.is_stranger(user)) {
+        for request in self.places.take_tries(|user| !rights.is_unauthorized(user)) {
             turn.reply(request, Reply::Nil);
         }
-        self.ask_about_strangers(turn)
+        self.check_unauthorized(turn)
     }
 
     /// Returns the first place whose user is not cut off from the store.

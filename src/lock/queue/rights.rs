@@ -27,7 +27,7 @@ pub(super) struct Rights {
     /// When the store last replied to a request of the user, and on which connection.
     answered: BTreeMap<UserId, (Time, Option<LinkId>)>,
     /// Unauthorized users with waiting requests, in arrival order: the store has not replied to them yet.
-    strangers: VecDeque<UserId>,
+    unauthorized: VecDeque<UserId>,
 }
 
 impl Rights {
@@ -37,8 +37,8 @@ impl Rights {
     }
 
     /// Returns whether the user is still unauthorized.
-    pub(super) fn is_stranger(&self, user: UserId) -> bool {
-        self.strangers.contains(&user)
+    pub(super) fn is_unauthorized(&self, user: UserId) -> bool {
+        self.unauthorized.contains(&user)
     }
 }
 
@@ -50,7 +50,7 @@ impl Queue {
         };
         let lately = at.plus_millis(KNOWN_FOR_MS) > now;
         let waits_already = wait != Wait::No && self.has_business(user);
-        (lately || waits_already) && !self.rights.is_stranger(user)
+        (lately || waits_already) && !self.rights.is_unauthorized(user)
     }
 
     /// Returns whether the user has a place here, or holds the lock by a grant of this instance.
@@ -59,12 +59,12 @@ impl Queue {
     }
 
     /// Records that a request of an unauthorized user takes a place.
-    pub(super) fn comes_as_a_stranger(&mut self, user: UserId, now: Time) {
-        if planted(Fault::StrangersNotAsked) || self.rights.is_stranger(user) {
+    pub(super) fn joins_unauthorized(&mut self, user: UserId, now: Time) {
+        if planted(Fault::UnauthorizedNotChecked) || self.rights.is_unauthorized(user) {
             return;
         }
         self.rights.answered.remove(&user);
-        self.rights.strangers.push_back(user);
+        self.rights.unauthorized.push_back(user);
         if self.rights.answered.len() > REMEMBERED + 2 * self.places.users() {
             let answered = std::mem::take(&mut self.rights.answered);
             let known = answered.into_iter().filter(|(user, (at, _))| {
@@ -75,24 +75,24 @@ impl Queue {
     }
 
     /// Returns the next user that the store has to authorize, and that is not cut off from it.
-    fn next_stranger(&mut self) -> Option<UserId> {
+    fn next_unauthorized(&mut self) -> Option<UserId> {
         // The requests of some users left meanwhile.
-        while let Some(&user) = self.rights.strangers.front()
+        while let Some(&user) = self.rights.unauthorized.front()
             && !self.places.waits(user)
         {
-            self.rights.strangers.pop_front();
+            self.rights.unauthorized.pop_front();
         }
-        let mut strangers = self.rights.strangers.iter().copied();
-        strangers.find(|user| self.places.waits(*user) && !self.cut_off.has(*user))
+        let mut unauthorized = self.rights.unauthorized.iter().copied();
+        unauthorized.find(|user| self.places.waits(*user) && !self.cut_off.has(*user))
     }
 
     /// Sends a check for the next unauthorized user. Returns whether there was one.
-    pub(super) fn ask_about_strangers(&mut self, turn: &mut Turn<'_>) -> bool {
-        let stranger = self.next_stranger();
-        if let Some(user) = stranger {
+    pub(super) fn check_unauthorized(&mut self, turn: &mut Turn<'_>) -> bool {
+        let next = self.next_unauthorized();
+        if let Some(user) = next {
             self.ask(Question::Check { user }, None, turn);
         }
-        stranger.is_some()
+        next.is_some()
     }
 
     /// Authorizes this user: the store replied to a request of it.
@@ -106,10 +106,10 @@ impl Queue {
         // Not every reply names the connection.
         let link = link.or(answered.get(&user).and_then(|(_, before)| *before));
         answered.insert(user, (turn.now, link));
-        if !self.rights.is_stranger(user) {
+        if !self.rights.is_unauthorized(user) {
             return;
         }
-        self.rights.strangers.retain(|stranger| *stranger != user);
+        self.rights.unauthorized.retain(|it| *it != user);
         // Now the user may get the replies that others get at once.
         for (request, is_try) in self.places.take_beyond(turn.settings.max_waiters, user) {
             let reply = if is_try && self.belief.is_some() {
@@ -132,7 +132,7 @@ impl Queue {
         error: &Bytes,
         turn: &mut Turn<'_>,
     ) {
-        if !self.rights.is_stranger(user) {
+        if !self.rights.is_unauthorized(user) {
             return;
         }
         for request in self.places.take_earlier(user, asked_at) {
@@ -143,10 +143,10 @@ impl Queue {
     /// Replies with the store's error to all waiting requests of this user, if it is unauthorized: the store refused a
     /// check.
     pub(super) fn store_refused(&mut self, user: UserId, error: &Bytes, turn: &mut Turn<'_>) {
-        if !self.rights.is_stranger(user) {
+        if !self.rights.is_unauthorized(user) {
             return;
         }
-        self.rights.strangers.retain(|stranger| *stranger != user);
+        self.rights.unauthorized.retain(|it| *it != user);
         for request in self.places.take_all(user) {
             turn.reply(request, Reply::Refused(Refusal::Store(error.clone())));
             self.left();

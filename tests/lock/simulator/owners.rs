@@ -168,8 +168,8 @@ impl World {
         }
     }
 
-    /// A gate that grants the lock to this token knows that those to whom it granted it before, and whose key
-    /// was deleted by somebody else, have lost it.
+    /// An instance that grants the lock to this token knows that the earlier owners that it granted have lost it where
+    /// another client deleted their keys.
     fn victims_are_known(&mut self, gate: usize, token: &Token) {
         let alone = BTreeSet::from([gate]);
         let lost = self.checks.victims.iter().filter(|victim| {
