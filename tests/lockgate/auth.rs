@@ -250,6 +250,7 @@ fn guarded() -> (RedisServer, Lockgate) {
 fn behind_a_command_that_ends_counting_nobody_becomes_somebody_else() {
     let _machine = Machine::shared();
     let (redis, gate) = guarded();
+    let mut direct = redis.client();
     assert!(
         let_in(&gate)
             .say("GET private")
@@ -392,7 +393,7 @@ fn who_is_not_in_costs_no_memory() {
 #[test]
 fn a_long_line_logs_in_nowhere_but_here() {
     let _machine = Machine::shared();
-    let (redis, gate) = guarded();
+    let (_redis, gate) = guarded();
     let spaces = " ".repeat(17_000);
     let long = "x".repeat(17_000);
     for (begin, rest) in [
