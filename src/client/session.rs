@@ -159,6 +159,8 @@ enum Turn {
     Failing(String),
     /// A close without an error, once everything before it is answered.
     Dropping,
+    /// `QUIT` was sent: nothing behind it runs. Ends when Redis closes the connection.
+    Quitting,
 }
 
 struct Running {
@@ -498,10 +500,11 @@ impl Session {
         if self.closing {
             return false;
         }
-        // Redis drops running commands of a closed connection. So a client that has not left gets its replies
+        // Redis drops running commands of a closed connection. So a client that has not closed gets its replies
         // first.
-        let answered = self.left || self.back.is_settled();
-        if self.client.ended && self.is_done() && answered {
+        let quits = matches!(self.turn, Turn::Quitting);
+        let ended = self.client.ended && (self.is_done() || quits);
+        if (ended || quits) && (ended && self.left || self.back.is_settled()) {
             self.back.close_writing();
         }
         let reads = self.reads_replies();
@@ -612,6 +615,7 @@ impl Session {
                 self.closing = true;
                 true
             }
+            Turn::Quitting => self.stay(Turn::Quitting),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Clients that die, at any moment, hold nobody up.
 
 use std::{
+    io::Read,
     thread,
     time::{Duration, Instant},
 };
@@ -246,6 +247,45 @@ fn who_quits_behind_something_slow_gets_everything() {
     assert_eq!(client.read_reply().items()[1], "x");
     assert_eq!(client.read_reply(), "OK");
     client.is_closed_by_the_server();
+}
+
+/// As in Redis, nothing behind a `QUIT` runs or is answered.
+#[test]
+fn nothing_behind_a_quit_runs() {
+    for place in [Place::with_redis, Place::embedded] {
+        let place = place(Machine::shared());
+        let mut owner = place.client();
+        let lock = "LOCK job TOKEN mine PX 60000";
+        let befores = [
+            "",
+            "PING",
+            "HELLO 3",
+            "MULTI",
+            "CLIENT REPLY OFF",
+            "TRYLOCK job",
+        ];
+        for before in befores.iter().cycle().take(60) {
+            assert_eq!(owner.say(lock), "mine");
+            let mut client = place.client();
+            // With Redis, the client has its own connection to it from here on.
+            assert_eq!(client.say("ECHO open"), "open");
+            let pipe = format!("{before}\r\nQUIT\r\nUNLOCK job mine\r\nECHO behind\r\n");
+            client.write_raw(pipe.as_bytes());
+            let mut heard = Vec::new();
+            let _ = client.writer().read_to_end(&mut heard);
+            let heard = heard.escape_ascii().to_string();
+            let last = if *before == "CLIENT REPLY OFF" {
+                ""
+            } else {
+                "+OK\\r\\n"
+            };
+            assert!(
+                heard.ends_with(last) && !heard.contains("behind"),
+                "{before}: {heard}"
+            );
+            assert_eq!(owner.say("UNLOCK job mine"), 1, "{before}");
+        }
+    }
 }
 
 /// Only a client that closes gives back what is bound to its connection. This one does not even notice that it

@@ -56,7 +56,7 @@ impl Session {
                     self.frame = Frame::Unnamed;
                     passing = read;
                     doubt = self.count_ordinary().err();
-                    if doubt.is_some() || self.back.is_plain_pipe() {
+                    if doubt.is_some() || self.back.is_plain_pipe() || self.quits() {
                         break;
                     }
                 }
@@ -83,7 +83,15 @@ impl Session {
             self.fail(text);
             return bytes.len();
         }
-        passing
+        match self.quits() {
+            true => bytes.len(),
+            false => passing,
+        }
+    }
+
+    /// Returns whether the client has sent `QUIT`.
+    fn quits(&self) -> bool {
+        matches!(self.turn, Turn::Quitting)
     }
 
     /// Counts the whole commands at the front that need no further inspection: nearly all. Returns their
@@ -251,9 +259,7 @@ impl Session {
                  browser of another (cross protocol scripting); such clients are dropped"
             );
         }
-        self.pass_on();
-        self.client.inbox.clear();
-        self.scanned = 0;
+        self.drop_unread();
         self.client.ended = true;
         self.turn = Turn::Dropping;
     }
@@ -319,7 +325,10 @@ impl Session {
             self.back.sent_plain(1);
             return Ok(());
         }
-        self.left |= self.scanner.name() == b"QUIT";
+        if self.scanner.name() == b"QUIT" {
+            self.left = true;
+            self.turn = Turn::Quitting;
+        }
         let counted = self.back.sent(&self.scanner);
         counted.map_err(|error| self.uncountable(error))
     }
@@ -330,6 +339,8 @@ impl Session {
             self.passing = self.scanned;
             if let Err(text) = counted {
                 self.fail(text);
+            } else if self.quits() {
+                self.drop_unread();
             }
             return;
         }
@@ -456,9 +467,14 @@ impl Session {
     }
 
     pub(super) fn fail(&mut self, text: String) {
+        self.drop_unread();
+        self.turn = Turn::Failing(text);
+    }
+
+    /// Drops the client's commands behind those that were scanned.
+    fn drop_unread(&mut self) {
         self.pass_on();
         self.client.inbox.clear();
         self.scanned = 0;
-        self.turn = Turn::Failing(text);
     }
 }
