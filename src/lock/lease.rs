@@ -7,8 +7,8 @@ use super::vocabulary::{
 
 /// The grid of renewals, in milliseconds. The renewals of many locks travel together at its multiples, but too few at
 /// once to delay other requests. For a short lease the grid is a fraction of the lease.
-const RENEWAL_GRID_MS: u64 = 25;
-const GRIDS_PER_LEASE: u64 = 40;
+const RENEWAL_GRID_MS: u64 = 5;
+const GRIDS_PER_LEASE: u64 = 200;
 
 /// How long before the possible end of its lease a session is notified, in milliseconds; for a short lease, a twelfth
 /// of the lease.
@@ -121,11 +121,13 @@ pub fn is_wanted_back(session: bool, settings: &Settings) -> bool {
     }
 }
 
-/// Returns when to renew a lease that began at `since`: after a quarter to a third of it. `sixth` is a random number of
-/// microseconds between the half and the whole of a sixth of the lease, so that the renewals of many locks that were
-/// taken together spread out.
-pub fn renewal(since: Time, lease_ms: u64, sixth: u64) -> Time {
-    let micros = since.micros() + lease_ms.saturating_mul(1_000) / 6 + sixth;
+/// The latest renewal, as a fraction of the lease; the earliest is the half of it. The wide range spreads the renewals
+/// of many locks that were taken together.
+pub const LATEST_RENEWAL: (u64, u64) = (2, 5);
+
+/// Returns when to renew a lease that began at `since`, if that is to be after this many microseconds.
+pub fn renewal(since: Time, lease_ms: u64, after: u64) -> Time {
+    let micros = since.micros().saturating_add(after);
     let grid = grid_micros(lease_ms);
     match planted(Fault::NoRenewal) {
         true => since.plus_millis(lease_ms),

@@ -7,7 +7,7 @@
 use super::{Asked, Errand, Queue, Turn};
 use crate::lock::{
     fault::{Fault, planted},
-    lease::{Lease, renewal},
+    lease::{LATEST_RENEWAL, Lease, renewal},
     vocabulary::{
         Action, Dead, Deadline, Ending, Happening, MARK_MS, Mark, Outcome, Question, Refusal,
         Reply, RequestId, Time, Token, UserId,
@@ -208,8 +208,8 @@ impl Queue {
             Question::Extend { mark, .. } if mark != Mark::None => lease_ms + MARK_MS,
             _ => lease_ms,
         };
-        // The renewals of leases that began together spread out.
-        let sixth = self.pace.jittered(lease_ms / 6);
+        let (part, whole) = LATEST_RENEWAL;
+        let renewed_after = self.pace.jittered(lease_ms.saturating_mul(part) / whole);
         Lease {
             user,
             token: token.clone(),
@@ -225,7 +225,7 @@ impl Queue {
             fence: fence.or(before.as_ref().and_then(|lease| lease.fence)),
             fence_at: None,
             session: before.and_then(|lease| lease.session),
-            renew_at: renewal(asked.sent_at, lease_ms, sixth),
+            renew_at: renewal(asked.sent_at, lease_ms, renewed_after),
             renewal_unknown: false,
             changed: false,
             bare: matches!(asked.question, Question::Ask { bare: true, .. })
