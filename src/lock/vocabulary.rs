@@ -1,6 +1,6 @@
 //! The vocabulary of the state machine: the events that can happen to a lock, and the actions that follow.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 
@@ -28,6 +28,13 @@ impl Time {
     #[must_use]
     pub const fn plus_millis(self, millis: u64) -> Self {
         Self(self.0.saturating_add(millis.saturating_mul(1_000)))
+    }
+
+    /// Returns the point this span after this one, or the end of time on overflow.
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(micros))
     }
 
     /// Returns the microseconds from `earlier` to this point, or zero if `earlier` is later.

@@ -1,6 +1,6 @@
 //! What Redis refuses, in its own words; and servers that can do less.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockgate::{
     identity::Credentials,
@@ -223,6 +223,25 @@ async fn a_password_may_be_any_bytes() {
     Bed::at_as(server.settings(), "ann", password)
         .hold(&lock("a"), "me")
         .await;
+}
+
+/// However often a refused user asks, each reply is Redis's refusal, and comes at once: a refusal is known during the
+/// pause before the next attempt, and other users may be waiting for the lock.
+#[tokio::test]
+async fn each_request_of_a_refused_user_gets_the_refusal_at_once() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let () = other
+        .say("ACL SETUSER ann on >pw ~* &* +@all -select")
+        .await;
+    let bed = Bed::at_as(server.settings(), "ann", "pw");
+    let begun = Instant::now();
+    let text = "NOPERM this user has no permissions to run the 'select' command";
+    for _ in 0..200 {
+        assert_eq!(refused(&bed.ask(&lock_in(1, "a"), "me", LONG).await), text);
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 /// Each user has its own connection, and Redis's own rules.

@@ -54,6 +54,8 @@ pub(super) struct History {
     seen: Mutex<Option<Identity>>,
     /// The number of losses of data.
     losses: watch::Sender<u64>,
+    /// Queues are being notified of a loss of data: no connection is used meanwhile.
+    notifying: watch::Sender<bool>,
     /// No free lock may be granted before this.
     grace_until: watch::Sender<Time>,
     /// The last reply on a connection that can read the identity, in microseconds of the process clock.
@@ -101,6 +103,7 @@ impl History {
             grace,
             seen: Mutex::new(None),
             losses: watch::Sender::new(0),
+            notifying: watch::Sender::new(false),
             grace_until: watch::Sender::new(Time::default()),
             heard_at: AtomicU64::new(0),
             metrics,
@@ -115,6 +118,13 @@ impl History {
     /// Changes whenever Redis lost data: connections opened before must be given up.
     pub(super) fn losses(&self) -> watch::Receiver<u64> {
         self.losses.subscribe()
+    }
+
+    /// Waits until no queue is left to be notified of a loss of data.
+    pub(super) async fn notified(&self) {
+        let mut notifying = self.notifying.subscribe();
+        // The sender lives as long as `self`.
+        let _ = notifying.wait_for(|notifying| !notifying).await;
     }
 
     /// Returns the milliseconds for which no free lock may be granted.
@@ -213,9 +223,27 @@ impl History {
             self.metrics.lost_data();
             self.losses.send_modify(|losses| *losses += 1);
             losses.mark_unchanged();
+            let notifying = Notifying::begin(&self.notifying);
             listener.forgot(wait).await;
+            drop(notifying);
         }
         Ok(())
+    }
+}
+
+/// Marks the time during which queues are notified. The task that notifies them may be aborted.
+struct Notifying<'a>(&'a watch::Sender<bool>);
+
+impl<'a> Notifying<'a> {
+    fn begin(notifying: &'a watch::Sender<bool>) -> Self {
+        notifying.send_replace(true);
+        Self(notifying)
+    }
+}
+
+impl Drop for Notifying<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A caller takes the open link, or waits for the next one. When a link breaks, the keeper opens a new one. It
 //! retries for ever, at growing intervals up to [`LONGEST_PAUSE`]. If Redis refuses access, waiting callers get
-//! its error, and the next caller triggers a new attempt.
+//! its error, as do those that call during the pause that follows. The next caller triggers a new attempt.
 //!
 //! Before the first request, the keeper only tests that it can connect, and closes the connection again: in a
 //! Redis without locks, lockgate is no additional client, and tracks no keys.
@@ -20,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, Semaphore, SemaphorePermit, watch},
     time::timeout,
 };
 
@@ -45,20 +45,34 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 /// connection may be waiting for the same lock.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// The most requests of a recovery that are in flight at a time: other requests wait behind them, and the extension of
+/// the grace does.
+const RECOVERIES_IN_FLIGHT: usize = 1_024;
+
 /// The state of the link.
 enum State {
     /// No link yet, or no longer; the reason, where there is one.
     Down(Option<String>),
     /// An open link.
     Up(Arc<Link>),
-    /// No link: at this attempt, Redis refused access with this error.
-    Refused(u64, Bytes),
+    /// No link: Redis refused access.
+    Refused(Refusal),
+}
+
+/// Redis's refusal of access.
+struct Refusal {
+    /// The number of the attempt.
+    attempt: u64,
+    text: Bytes,
+    /// Until when no new attempt begins, and callers get this refusal.
+    until: Time,
 }
 
 /// The keeper of one link.
 pub(super) struct Keeper {
     shared: Arc<Shared>,
     task: OnceLock<Task>,
+    recoveries: Semaphore,
 }
 
 struct Shared {
@@ -72,7 +86,7 @@ struct Shared {
     asked: AtomicBool,
     /// Since when the link has been lost or could not be opened, in microseconds of the process clock.
     down_since: AtomicU64,
-    /// A request was not sent for lack of a link: the listener is notified of the next one.
+    /// A request was not sent for lack of a link: the listener is notified when Redis admits or refuses the user.
     passed_over: AtomicBool,
     /// Notified when a caller waits for a link.
     wanted: Notify,
@@ -97,20 +111,29 @@ impl Keeper {
         Self {
             shared: Arc::new(shared),
             task: OnceLock::new(),
+            recoveries: Semaphore::new(RECOVERIES_IN_FLIGHT),
         }
+    }
+
+    /// Waits until a request of a recovery may be sent: not too many others are in flight, and every queue is notified.
+    pub(super) async fn recovery(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        let permit = self.recoveries.acquire().await.ok();
+        self.shared.subject.history.notified().await;
+        permit
     }
 
     /// Returns the open link, or waits for the next one.
     ///
     /// # Errors
-    /// Redis's own error, if it refuses access.
+    /// Redis's own error, if it refuses access: at an attempt that begins after this call, or at one whose pause is
+    /// not over.
     pub(super) async fn link(&self) -> Result<Arc<Link>, Bytes> {
         let now = clock::now().micros();
         self.shared.used_at.store(now, Ordering::Relaxed);
-        if let State::Up(link) = &*self.shared.state.borrow() {
-            return Ok(Arc::clone(link));
+        if let Some(known) = self.known() {
+            return known;
         }
-        // A refusal counts only if its attempt begins after this call.
         let old = self.shared.attempts.load(Ordering::Acquire);
         self.shared.asked.store(true, Ordering::Release);
         self.begin();
@@ -120,12 +143,12 @@ impl Keeper {
             .wait_for(|state| match state {
                 State::Down(_) => false,
                 State::Up(_) => true,
-                State::Refused(attempt, _) => *attempt > old,
+                State::Refused(refusal) => refusal.attempt > old,
             })
             .await;
         match found.as_deref() {
             Ok(State::Up(link)) => Ok(Arc::clone(link)),
-            Ok(State::Refused(_, text)) => Err(text.clone()),
+            Ok(State::Refused(refusal)) => Err(refusal.text.clone()),
             // Unreachable while `self` owns the sender.
             Ok(State::Down(_)) | Err(_) => Err(Bytes::from_static(
                 b"UPSTREAM there is no connection to Redis",
@@ -134,24 +157,32 @@ impl Keeper {
     }
 
     /// Returns the open link, or the next one if it comes soon. None: the request must not wait, and the
-    /// listener is notified when a link is open.
+    /// listener is notified when Redis admits or refuses the user.
     ///
     /// # Errors
     /// As [`link`](Self::link).
     pub(super) async fn link_soon(&self, within: Duration) -> Option<Result<Arc<Link>, Bytes>> {
         let down_for = match &*self.shared.state.borrow() {
             State::Down(Some(_)) => self.shared.down_for(),
-            State::Down(None) | State::Up(_) | State::Refused(..) => Duration::ZERO,
+            State::Down(None) | State::Up(_) | State::Refused(_) => Duration::ZERO,
         };
         let patience = PATIENCE.saturating_sub(down_for).min(within);
         if let Ok(link) = timeout(patience, self.link()).await {
             return Some(link);
         }
         self.shared.passed_over.store(true, Ordering::SeqCst);
-        // The link may have come just before the flag was set.
+        // The link or the refusal may have come just before the flag was set.
+        self.known()
+    }
+
+    /// Returns the open link, or the refusal whose pause is not over.
+    fn known(&self) -> Option<Result<Arc<Link>, Bytes>> {
         match &*self.shared.state.borrow() {
             State::Up(link) => Some(Ok(Arc::clone(link))),
-            State::Down(_) | State::Refused(..) => None,
+            State::Refused(refusal) if clock::now() < refusal.until => {
+                Some(Err(refusal.text.clone()))
+            }
+            State::Down(_) | State::Refused(_) => None,
         }
     }
 
@@ -171,7 +202,7 @@ impl Keeper {
     pub(super) fn link_now(&self) -> Option<LinkId> {
         match &*self.shared.state.borrow() {
             State::Up(link) => Some(link.id),
-            State::Down(_) | State::Refused(..) => None,
+            State::Down(_) | State::Refused(_) => None,
         }
     }
 
@@ -179,7 +210,7 @@ impl Keeper {
     pub(super) fn trouble(&self) -> Option<String> {
         match &*self.shared.state.borrow() {
             State::Down(reason) => reason.clone(),
-            State::Up(_) | State::Refused(..) => None,
+            State::Up(_) | State::Refused(_) => None,
         }
     }
 
@@ -210,6 +241,15 @@ impl Shared {
 
     fn up(&self, link: &Arc<Link>) {
         self.state.send_replace(State::Up(Arc::clone(link)));
+        self.notify_passed_over();
+    }
+
+    fn refused(&self, refusal: Refusal) {
+        self.state.send_replace(State::Refused(refusal));
+        self.notify_passed_over();
+    }
+
+    fn notify_passed_over(&self) {
         if self.passed_over.swap(false, Ordering::SeqCst) {
             let Subject {
                 user,
@@ -278,10 +318,21 @@ async fn keep(shared: Arc<Shared>) {
                 if health.refused(&text) {
                     subject.metrics.failed();
                 }
-                shared.state.send_replace(State::Refused(attempt, text));
-                // A caller that comes after the pause connects at once.
-                let pause = tokio::time::sleep(health.pause());
-                tokio::join!(shared.wanted.notified(), pause);
+                // A refusal may be over at once: the first one delays no attempt.
+                let pause = health.pause();
+                let pause = if pause > SHORTEST_PAUSE {
+                    pause
+                } else {
+                    Duration::ZERO
+                };
+                let until = clock::now().plus(pause);
+                shared.refused(Refusal {
+                    attempt,
+                    text,
+                    until,
+                });
+                tokio::time::sleep(pause).await;
+                shared.wanted.notified().await;
                 continue;
             }
         }

@@ -182,7 +182,14 @@ impl Store for RedisStore {
                     }
                 });
             }
-            return Box::pin(async move { ask(&keeper, &request, &history, waits, limit).await });
+            let recovers = matches!(question, Question::Restore { .. } | Question::Bury { .. });
+            return Box::pin(async move {
+                let _permit = match recovers {
+                    true => keeper.recovery().await,
+                    false => None,
+                };
+                ask(&keeper, &request, &history, waits, limit).await
+            });
         }
         let (fences, history) = (Arc::clone(&self.fences), Arc::clone(&self.history));
         let (database, question) = (name.database, question.clone());
