@@ -189,6 +189,7 @@ mod tests {
             dead: Dead {
                 user: UserId(3),
                 not_after: Some(Deadline(7)),
+                or_at: None,
             },
             over_at,
         }

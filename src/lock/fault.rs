@@ -40,11 +40,13 @@ pub enum Fault {
     FenceNotRaised,
     /// The queue does not report a released token as dead, so the token is not deleted when it comes back.
     ReleasedForgotten,
+    /// The queue forgets the deadline of a lease that an extension shortened.
+    ShortenedForgotten,
     /// The queue does not report a lost token as dead, so the token is not deleted when it comes back.
     LostForgotten,
     /// The queue leaves a dead token alone that holds the lock again.
     DeadNotBuried,
-    /// A dead token that this instance released on its own behalf is deleted whatever deadline the key has by then.
+    /// A dead token is deleted whatever deadline the key has by then.
     BuriedWhateverDeadline,
     /// The queue gives a lease up as soon as its write-back finds another token.
     ContestedIsLost,
@@ -106,6 +108,7 @@ impl Fault {
         Self::GraceNotKept,
         Self::FenceNotRaised,
         Self::ReleasedForgotten,
+        Self::ShortenedForgotten,
         Self::LostForgotten,
         Self::DeadNotBuried,
         Self::BuriedWhateverDeadline,

@@ -35,6 +35,9 @@ pub struct Lease {
     /// The deadline that this instance set in the store. None: the reply did not show that this instance set it, so it
     /// cannot distinguish its own grant from one made elsewhere.
     pub deadline: Option<Deadline>,
+    /// The latest deadline that this instance set before an extension shortened the lease, and the moment by which the
+    /// store would have ended it.
+    pub shortened_from: Option<(Deadline, Time)>,
     /// How the grant came about, until the first reply takes it. `Free` becomes `Waited` there if the client waited for
     /// the lock.
     pub how: Option<How>,
@@ -93,6 +96,12 @@ impl Lease {
     /// Returns the fence, if the lease certainly has no larger one.
     pub fn sure_fence(&self) -> Option<u64> {
         self.fence.filter(|_| self.fence_at.is_some())
+    }
+
+    /// Returns the latest deadline that this instance set, and the moment by which the store will have ended that lease.
+    pub fn longest(&self) -> Option<(Deadline, Time)> {
+        let now = self.deadline.map(|deadline| (deadline, self.over_at));
+        self.shortened_from.max(now)
     }
 
     /// Records that the lease still stands.

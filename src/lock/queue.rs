@@ -540,7 +540,7 @@ impl Queue {
             }
             Question::Extend { .. } if asked.teller.is_none() => {}
             Question::Restore { .. } => self.restore_at = Some(turn.now),
-            Question::Bury { user, .. } => self.look_again(*user, LOOKED_AT_MS, turn),
+            Question::Bury { dead, .. } => self.look_again(dead.user, LOOKED_AT_MS, turn),
             // The choice of the next request decides whether an unauthorized user still needs a check.
             Question::Check { .. } if asked.teller.is_none() => {
                 self.look_later(turn.now);

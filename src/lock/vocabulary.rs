@@ -436,15 +436,24 @@ pub struct Dead {
     /// The latest deadline that this instance gave the token. A key that expires later is a newer grant of the same
     /// token. None: this instance set no deadline.
     pub not_after: Option<Deadline>,
+    /// A later deadline that this instance gave the token before a `RELOCK` shortened the lease. Only a key with
+    /// exactly this deadline is the same grant.
+    pub or_at: Option<Deadline>,
 }
 
 impl Dead {
+    /// Returns whether a key with this deadline is a grant of the dead token.
+    pub fn covers(&self, deadline: Deadline) -> bool {
+        self.not_after.is_none_or(|most| deadline <= most) || self.or_at == Some(deadline)
+    }
+
     /// Combines the records of a token that died twice.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let both = self.not_after.zip(other.not_after);
         Self {
             not_after: both.map(|(one, other)| one.max(other)),
+            or_at: self.or_at.max(other.or_at),
             ..other
         }
     }
@@ -556,12 +565,10 @@ pub enum Question {
     /// The deletion of a dead token after the store lost data: if the token holds the lock again, the lock is free from
     /// now on.
     Bury {
-        /// The user that the request acts for.
-        user: UserId,
         /// The token.
         token: Token,
-        /// The latest deadline that the key may have. None: any.
-        not_after: Option<Deadline>,
+        /// The user that the request acts for, and the deadlines that the key may have.
+        dead: Dead,
     },
 }
 
@@ -574,8 +581,8 @@ impl Question {
             | Self::Release { user, .. }
             | Self::Extend { user, .. }
             | Self::Check { user }
-            | Self::Restore { user, .. }
-            | Self::Bury { user, .. } => *user,
+            | Self::Restore { user, .. } => *user,
+            Self::Bury { dead, .. } => dead.user,
         }
     }
 }

@@ -9,7 +9,7 @@
 //! | `1 unlock a late 5` | it was asked for 5 ms ago |
 //! | `forgot`, `forgot dead` | the store lost data; the driver remembers dead tokens of the lock |
 //! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown`, `no link` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
-//! | `held b 50 dead`, `held b 50 dead 7` | … and the driver knows b to be dead, up to the deadline 7 |
+//! | `held b 50 dead`, `held b 50 dead 7`, `held b 50 dead 7 9` | … and the driver knows b to be dead, up to the deadline 7, or at 9 |
 //! | `held b 50 grace 9` | … within the grace, of which 9 ms are left |
 //! | `push`, `push 2`, `deaf` | the store's connection 1, or 2, tells of a change, or breaks |
 //! | `linked 2` | the store has a connection for user 2 again |
@@ -272,11 +272,11 @@ impl Desk {
         // A release that freed the lock did not read it again.
         let told = matches!(outcome, Outcome::Granted { .. } | Outcome::Held { .. });
         let dead = words.iter().position(|word| *word == "dead");
+        let deadline = |at: usize| Some(Deadline(words.get(at)?.parse().ok()?));
         let dead = dead.map(|at| Dead {
             user: user_of(words),
-            not_after: words
-                .get(at + 1)
-                .and_then(|at| Some(Deadline(at.parse().ok()?))),
+            not_after: deadline(at + 1),
+            or_at: deadline(at + 1).and(deadline(at + 2)),
         });
         let armed = (told && !polled).then_some(LinkId(self.link));
         let question = self.asked.take().expect("a question is on its way");
@@ -328,10 +328,9 @@ impl Desk {
                 before_loss,
                 ..
             } => {
-                let up_to = dead.not_after;
-                let up_to = up_to.map_or(String::new(), |at| format!(" up to {}", at.0));
                 let before = if *before_loss { " before the loss" } else { "" };
-                self.died.push(format!("{}{up_to}{before}", name_of(token)));
+                let died = format!("{}{}{before}", name_of(token), told_deadlines(dead));
+                self.died.push(died);
                 String::new()
             }
         }
@@ -424,13 +423,16 @@ fn told_question(question: &Question) -> String {
         Question::Restore {
             token, lease_ms, ..
         } => format!("restore {} {lease_ms}", name_of(token)),
-        Question::Bury {
-            token, not_after, ..
-        } => {
-            let up_to = not_after.map_or(String::new(), |at| format!(" up to {}", at.0));
-            format!("bury {}{up_to}", name_of(token))
+        Question::Bury { token, dead } => {
+            format!("bury {}{}", name_of(token), told_deadlines(dead))
         }
     }
+}
+
+fn told_deadlines(dead: &Dead) -> String {
+    let up_to = dead.not_after.map(|at| format!(" up to {}", at.0));
+    let or_at = dead.or_at.map(|at| format!(" or at {}", at.0));
+    [up_to, or_at].into_iter().flatten().collect()
 }
 
 fn user_of(words: &[&str]) -> UserId {

@@ -179,7 +179,7 @@ fn an_errand_without_a_connection_keeps_nobody_waiting_and_is_given_up_in_time()
     scenario(&[
         ("1 lock a session px 3000", "ask a px 3000"),
         ("granted 7", "1 granted a session"),
-        ("after 1000", "extend a 3000 if 7"),
+        ("after 1200", "extend a 3000 if 7"),
         ("no link", ""),
         ("2 lock b user 2", "check as 2"),
         ("held a 2000", ""),

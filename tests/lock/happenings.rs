@@ -151,9 +151,9 @@ fn renewals_are_those_of_sessions() {
     counted(&[
         ("1 lock a px 3000 session", &[]),
         ("granted 1", &["1 Free"]),
-        ("after 1000", &[]),
+        ("after 1200", &[]),
         ("granted 2", &["Renewed"]),
-        ("after 1000", &[]),
+        ("after 1200", &[]),
         ("refused X", &["NotRenewed"]),
         ("after 100", &[]),
         ("unknown", &["NotRenewed"]),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockgate::{
-    lock::{Deadline, Fence, Mark, Outcome, Question, UserId},
+    lock::{Dead, Deadline, Fence, Mark, Outcome, Question, UserId},
     store::redis::RedisSettings,
 };
 
@@ -25,10 +25,22 @@ async fn restore(bed: &Bed, holder: &str, lease_ms: u64) -> Outcome {
 }
 
 async fn bury(bed: &Bed, dead: &str, not_after: Option<Deadline>) -> Outcome {
+    bury_or_at(bed, dead, not_after, None).await
+}
+
+async fn bury_or_at(
+    bed: &Bed,
+    dead: &str,
+    not_after: Option<Deadline>,
+    or_at: Option<Deadline>,
+) -> Outcome {
     let question = Question::Bury {
-        user: USER,
         token: token(dead),
-        not_after,
+        dead: Dead {
+            user: USER,
+            not_after,
+            or_at,
+        },
     };
     bed.put(&lock("a"), question).await.outcome
 }
@@ -71,6 +83,21 @@ async fn a_dead_token_is_deleted_up_to_its_deadline_and_no_other() {
     bed.hold(&lock("a"), "dead").await;
     assert_eq!(bury(&bed, "dead", None).await, Outcome::Free);
     assert_eq!(bury(&bed, "dead", None).await, Outcome::Free);
+}
+
+/// A later deadline than the last one counts only exactly.
+#[tokio::test]
+async fn a_dead_token_is_deleted_at_the_deadline_that_was_shortened() {
+    let bed = Bed::redis();
+    let Deadline(at) = bed.hold(&lock("a"), "dead").await;
+    let early = Some(Deadline(at - 1_000));
+    for other in [at - 10, at + 10] {
+        let outcome = bury_or_at(&bed, "dead", early, Some(Deadline(other))).await;
+        assert!(matches!(outcome, Outcome::Held { .. }), "{outcome:?}");
+    }
+    let outcome = bury_or_at(&bed, "dead", early, Some(Deadline(at))).await;
+    assert_eq!(outcome, Outcome::Free);
+    assert_eq!(bed.holder(&lock("a")).await, None);
 }
 
 #[tokio::test]
@@ -182,9 +209,12 @@ async fn a_replica_answers_no_question() {
             lease_ms: LONG,
         },
         "bury" => Question::Bury {
-            user: USER,
             token: token("other"),
-            not_after: None,
+            dead: Dead {
+                user: USER,
+                not_after: None,
+                or_at: None,
+            },
         },
         _ => Question::HandOver {
             user: USER,

@@ -661,16 +661,27 @@ impl Queue {
         let lease = self.lease_of(user, &token);
         if !planted(Fault::ReleasedForgotten) {
             // A client may use its own token again elsewhere, though it should not. A token that lockgate made is
-            // dead at any deadline: a RELOCK may have shortened its lease.
+            // dead at any deadline.
             let named = lease.as_ref().filter(|lease| lease.explicit);
             let set_here = named.and_then(|lease| lease.deadline);
             let not_after = not_after
                 .or(set_here)
                 .filter(|_| !planted(Fault::BuriedWhateverDeadline));
+            let longest = lease.as_ref().and_then(Lease::longest);
+            let shortened = lease.as_ref().and_then(|lease| lease.shortened_from);
+            let or_at = shortened.map(|(deadline, _)| deadline);
+            let foreign = turn.now.plus_millis(FOREIGN_LEASE_MS);
             turn.todo.push(Action::Died {
                 token: token.clone(),
-                dead: Dead { user, not_after },
-                over_at: lease.map_or(turn.now.plus_millis(FOREIGN_LEASE_MS), |it| it.over_at),
+                dead: Dead {
+                    user,
+                    not_after,
+                    or_at,
+                },
+                over_at: longest
+                    .map(|(_, over_at)| over_at)
+                    .or(lease.map(|lease| lease.over_at))
+                    .unwrap_or(foreign),
                 before_loss: asked.forgotten || asked.grace_ms.is_some(),
             });
         }

@@ -78,12 +78,8 @@ impl Queue {
     /// Sends the next request that the recovery needs. Returns whether there was one.
     pub(super) fn recover(&mut self, turn: &mut Turn<'_>) -> bool {
         if let Some(ghost) = self.ghost.take() {
-            let (token, Dead { user, not_after }) = *ghost;
-            let question = Question::Bury {
-                user,
-                token,
-                not_after,
-            };
+            let (token, dead) = *ghost;
+            let question = Question::Bury { token, dead };
             self.ask(question, None, turn);
             return true;
         }

@@ -219,6 +219,11 @@ impl Queue {
             until: asked.sent_at.plus_millis(lease_ms),
             over_at: over_at(now, longest_ms),
             deadline,
+            shortened_from: before
+                .as_ref()
+                .and_then(Lease::longest)
+                .filter(|(longest, _)| Some(*longest) > deadline)
+                .filter(|_| !planted(Fault::ShortenedForgotten)),
             how: before.as_ref().and_then(|lease| lease.how),
             receivers: before.as_ref().map_or(0, |lease| lease.receivers),
             place: before.as_ref().and_then(|lease| lease.place),
@@ -297,8 +302,9 @@ impl Turn<'_> {
                 dead: Dead {
                     user: lease.user,
                     not_after: lease.deadline,
+                    or_at: lease.shortened_from.map(|(deadline, _)| deadline),
                 },
-                over_at: lease.over_at,
+                over_at: lease.longest().map_or(lease.over_at, |(_, at)| at),
                 before_loss: false,
             });
         }

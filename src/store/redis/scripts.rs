@@ -288,7 +288,8 @@ if type(holder) == 'table' then return holder end
 if holder == ARGV[1] then
     local at, off = deadline()
     if type(at) ~= 'number' then return at end
-    if ARGV[2] == '' or (at >= 0 and at <= ARGV[2] + off) then
+    local function is_at(moment) return moment ~= '' and math.abs(at - moment) <= off end
+    if ARGV[2] == '' or is_at(ARGV[3]) or (at >= 0 and at <= ARGV[2] + off) then
         local deleted = redis.pcall('DEL', KEYS[1])
         if type(deleted) == 'table' then return deleted end
         return false
@@ -456,10 +457,9 @@ impl Request {
                 let arguments = Arguments::of(key, false).token(token).number(*lease_ms);
                 arguments.to(Restore, &RESTORE_SCRIPT)
             }
-            Question::Bury {
-                token, not_after, ..
-            } => {
-                let arguments = Arguments::of(key, false).token(token).deadline(*not_after);
+            Question::Bury { token, dead } => {
+                let arguments = Arguments::of(key, false).token(token);
+                let arguments = arguments.deadline(dead.not_after).deadline(dead.or_at);
                 arguments.to(Bury, &BURY_SCRIPT)
             }
         }

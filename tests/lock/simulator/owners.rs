@@ -199,7 +199,7 @@ impl World {
         if session {
             self.clients[who].session_of = Some(request);
             self.totals.sessions += 1;
-            self.renewals += 3 * client.hold / (client.lease_ms * MILLI) + 2;
+            self.renewals += 5 * client.hold / (client.lease_ms * MILLI) + 2;
         }
         match client.fate {
             _ if client.done => self.after(0, Ev::Release(who)),
@@ -262,7 +262,18 @@ impl World {
         let purpose = Purpose::Relock(who, self.totals.sabotages);
         let (asked_at, due) = self.asked_at(gate);
         let request = self.request(purpose, gate, Some(due), false);
-        let (token, lease_ms) = (client.token, client.lease_ms);
+        let mut lease_ms = client.lease_ms;
+        if !client.session && self.random.percent(40) {
+            lease_ms = lease_ms.div_ceil(2);
+            self.clients[who].lease_ms = lease_ms;
+            // It may be shorter from now on, whatever is answered.
+            let most = self.now + lease_ms * MILLI;
+            let mut owners = self.checks.owners.iter_mut();
+            if let Some(owner) = owners.find(|owner| owner.token == client.token) {
+                owner.until = owner.until.min(most);
+            }
+        }
+        let token = client.token;
         let relock = Event::Relock {
             request,
             asked_at,
@@ -289,7 +300,7 @@ impl World {
         };
         match reply {
             Reply::Done if owner.session => {}
-            Reply::Done => owner.until = until.max(owner.until),
+            Reply::Done => owner.until = until,
             _ => assert!(
                 owner.until <= now || owner.robbed || excused,
                 "RELOCK of an owner: {reply:?}"

@@ -335,12 +335,11 @@ impl Store {
             Question::Restore {
                 token, lease_ms, ..
             } if holder.is_none() || is(token) => self.restore(now, link, token, *lease_ms),
-            Question::Bury {
-                token, not_after, ..
-            } if is(token)
-                && holder
-                    .as_ref()
-                    .is_some_and(|(_, at)| not_after.is_none_or(|most| Deadline(*at) <= most)) =>
+            Question::Bury { token, dead }
+                if is(token)
+                    && holder
+                        .as_ref()
+                        .is_some_and(|(_, at)| dead.covers(Deadline(*at))) =>
             {
                 self.change(now, None, Some(link));
                 Outcome::Free

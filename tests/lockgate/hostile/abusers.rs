@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Client, Lockgate, Machine, RedisServer, SHORT_GRACE, frame, median, report};
+use crate::support::{
+    Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value, frame, median, report,
+};
 
 /// How long a turn takes, with the abuser or without.
 const TURN: Duration = Duration::from_millis(400);
@@ -152,9 +154,9 @@ fn a_user_without_a_connection() {
     assert_eq!(clients[0].read_reply(), "m");
 }
 
-/// One client with as many `SESSION` locks of the shortest lease as it may have, all of them to be renewed.
+/// Clients with as many `SESSION` locks of the shortest lease as each may have, all of them to be renewed.
 #[test]
-fn a_client_with_many_session_locks() {
+fn idle_owners_of_many_session_locks() {
     let _machine = Machine::alone();
     let redis = redis();
     let settings = [
@@ -170,22 +172,34 @@ fn a_client_with_many_session_locks() {
             .error()
             .starts_with("ERR SESSION takes a lease of 1000 milliseconds")
     );
-    measure("sessions", &mut alice, |ends| {
-        let mut mallory = known(&gate, "mallory");
-        let locks: Vec<_> = (0..2_000).map(|number| format!("mal:{number}")).collect();
-        let all = locks.iter();
-        let all = all.flat_map(|lock| frame(&["TRYLOCK", lock, "PX", "1000", "SESSION"]));
-        mallory.write_raw(&all.collect::<Vec<_>>());
-        let granted = locks.iter().filter(|_| match mallory.read_reply() {
-            crate::support::Value::Error(text) => {
-                assert!(text.starts_with("MAXSESSIONS "), "{text}");
-                false
+    for connections in [1, 3, 8] {
+        let name = format!("sessions of {connections} connections");
+        measure(&name, &mut alice, |ends| {
+            let owners: Vec<_> = (0..connections)
+                .map(|owner| with_session_locks(&gate, owner))
+                .collect();
+            while !ends.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(5));
             }
-            _ => true,
+            drop(owners);
         });
-        assert_eq!(granted.count(), 256);
-        while !ends.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A client with as many session locks as it may have.
+fn with_session_locks(gate: &Lockgate, owner: usize) -> Client {
+    let mut mallory = known(gate, "mallory");
+    let locks: Vec<_> = (0..400).map(|n| format!("mal:{owner}:{n}")).collect();
+    let all = locks.iter();
+    let all = all.flat_map(|lock| frame(&["TRYLOCK", lock, "PX", "1000", "SESSION"]));
+    mallory.write_raw(&all.collect::<Vec<_>>());
+    let granted = locks.iter().filter(|_| match mallory.read_reply() {
+        Value::Error(text) => {
+            assert!(text.starts_with("MAXSESSIONS "), "{text}");
+            false
         }
+        _ => true,
     });
+    assert_eq!(granted.count(), 256);
+    mallory
 }

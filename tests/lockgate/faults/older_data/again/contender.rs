@@ -170,9 +170,7 @@ impl<'a> Contender<'a> {
         }
         if self.random.percent(20) {
             let at = self.some_gate(gate, wish.session, 30);
-            // Never shorter. Known to fail: where a RELOCK shortened the lease, a Redis from before it keeps a named
-            // token to the deadline that it had then.
-            let lease = a_lease(wish.hold, &mut self.random).max(wish.lease);
+            let lease = a_lease(wish.hold, &mut self.random);
             let said = self.tells(at, wish, token, What::Relock { lease });
             if said == Said::No || !self.works(gate, wish, token) {
                 return;
