@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     clock,
-    lock::{Answer, Burial, Dead, Outcome, Time, Token},
+    lock::{StoreReply, Burial, Dead, Outcome, Time, Token},
     store::LockName,
 };
 
@@ -127,7 +127,7 @@ impl DeadTokens {
     }
 
     /// Returns what is remembered of the holder in this reply, if it is dead.
-    pub(super) fn of_holder(&self, name: &LockName, answer: &Answer) -> Option<Dead> {
+    pub(super) fn of_holder(&self, name: &LockName, answer: &StoreReply) -> Option<Dead> {
         if !self.has_ghosts.load(Ordering::Acquire) {
             return None;
         }
@@ -195,8 +195,8 @@ mod tests {
         }
     }
 
-    fn held_by(text: &'static str) -> Answer {
-        Answer {
+    fn held_by(text: &'static str) -> StoreReply {
+        StoreReply {
             outcome: Outcome::Held {
                 holder: Some(Token::new(text)),
                 ttl_ms: None,

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::{Gate, Label, Mailbox, SessionOver, dead_tokens::Grave};
 use crate::{
     clock,
-    lock::{Action, Event, Question, QuestionId, Queue, Refusal, Reply, RequestId, Time, UserId},
+    lock::{Action, Event, StoreRequest, StoreRequestId, Queue, Refusal, Reply, RequestId, Time, UserId},
     metrics::locks::Request,
     store::LockName,
 };
@@ -62,8 +62,8 @@ impl Gate {
             for delivery in todo.deliveries {
                 events.extend(delivery.send().map(|event| (event, None)));
             }
-            for (id, question, within) in todo.questions {
-                let answered = self.ask(name, id, &question, within);
+            for (id, store_request, within) in todo.store_requests {
+                let answered = self.ask(name, id, &store_request, within);
                 events.extend(answered.map(|event| (event, None)));
             }
         }
@@ -151,13 +151,13 @@ impl Gate {
         }
         for action in actions {
             match action {
-                Action::Ask {
+                Action::Send {
                     id,
-                    question,
+                    store_request,
                     within_ms,
                 } => {
                     let within = Duration::from_millis(within_ms);
-                    todo.questions.push((id, question, within));
+                    todo.store_requests.push((id, store_request, within));
                 }
                 Action::Reply { request, reply } => {
                     // Without a caller the client is gone: its `Pending` has reported that.
@@ -275,20 +275,20 @@ impl Gate {
     fn ask(
         &self,
         name: &LockName,
-        id: QuestionId,
-        question: &Question,
+        id: StoreRequestId,
+        store_request: &StoreRequest,
         within: Duration,
     ) -> Option<Event> {
         let _runtime = self.runtime.enter();
-        let mut answer = self.store.ask(name, question, within);
+        let mut answer = self.store.ask(name, store_request, within);
         if let Poll::Ready(answer) = answer
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
         {
             let dead = self.dead_tokens.of_holder(name, &answer);
-            return Some(Event::Answered {
-                question: id,
-                answer,
+            return Some(Event::StoreReplied {
+                store_request: id,
+                store_reply: answer,
                 dead,
             });
         }
@@ -298,9 +298,9 @@ impl Gate {
             let answer = answer.await;
             if let Some(gate) = gate.upgrade() {
                 let dead = gate.dead_tokens.of_holder(&name, &answer);
-                let answered = Event::Answered {
-                    question: id,
-                    answer,
+                let answered = Event::StoreReplied {
+                    store_request: id,
+                    store_reply: answer,
                     dead,
                 };
                 gate.feed(&name, answered, None);
@@ -328,7 +328,7 @@ impl Entry {
 #[derive(Default)]
 struct Todo {
     deliveries: Vec<Delivery>,
-    questions: Vec<(QuestionId, Question, Duration)>,
+    store_requests: Vec<(StoreRequestId, StoreRequest, Duration)>,
 }
 
 impl Delivery {

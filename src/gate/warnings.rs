@@ -4,7 +4,7 @@
 use tracing::warn;
 
 use crate::{
-    lock::Happening,
+    lock::LockMetric,
     seldom::{Often, Seldom},
     shown::shown,
     store::LockName,
@@ -29,9 +29,9 @@ impl Default for Warnings {
 
 impl Warnings {
     /// Logs a warning if the happening calls for one.
-    pub(super) fn happened(&self, name: &LockName, what: Happening) {
+    pub(super) fn happened(&self, name: &LockName, what: LockMetric) {
         match what {
-            Happening::Crowded { rivals } => {
+            LockMetric::Crowded { rivals } => {
                 if let Some(left_out) = self.crowded.is_due() {
                     warn!(
                         lock = %shown(&name.key),
@@ -43,7 +43,7 @@ impl Warnings {
                     );
                 }
             }
-            Happening::ToldOfNothing if self.told_of_nothing.is_due() => warn!(
+            LockMetric::ToldOfNothing if self.told_of_nothing.is_due() => warn!(
                 "Redis tells of changes of locks that did not change: where no database is flushed, its tracking \
                  table is full (tracking-table-max-keys), and waiters may hear of a release only when the lease ends"
             ),

@@ -2,7 +2,7 @@
 
 use super::fault::{Fault, planted};
 use super::vocabulary::{
-    Deadline, Ending, How, RequestId, Settings, Time, Token, UserId, WriteBack,
+    Deadline, EndReason, GrantKind, RequestId, Settings, Time, Token, UserId, WriteBack,
 };
 
 /// The grid of renewals, in milliseconds. The renewals of many locks travel together at its multiples, but too few at
@@ -40,7 +40,7 @@ pub struct Lease {
     pub shortened_from: Option<(Deadline, Time)>,
     /// How the grant came about, until the first reply takes it. `Free` becomes `Waited` there if the client waited for
     /// the lock.
-    pub how: Option<How>,
+    pub how: Option<GrantKind>,
     /// The number of clients that count on the lease: they were granted or extended it, and the driver did not report
     /// the grant undelivered.
     pub receivers: usize,
@@ -85,11 +85,11 @@ impl Lease {
     }
 
     /// Returns how the lease ended, if this instance did not end it.
-    pub fn ending(&self, now: Time) -> Ending {
+    pub fn ending(&self, now: Time) -> EndReason {
         if now >= self.until {
-            Ending::RanOut
+            EndReason::RanOut
         } else {
-            Ending::Lost
+            EndReason::Lost
         }
     }
 
@@ -157,7 +157,7 @@ fn grid_micros(lease_ms: u64) -> u64 {
 /// delay their attempts. So the lock then lies free for a pause. Without rivals the pause is lost time, so pauses are
 /// spaced out until one of them is used.
 #[derive(Debug, Clone, Default)]
-pub struct Chain {
+pub struct HandoverStreak {
     handoffs: u32,
     /// The number of waiters when the chain began.
     waited: u32,
@@ -177,7 +177,7 @@ const UNUSED_PAUSES: u32 = 4;
 /// The inverse of the largest share of time that pauses take on a lock without rivals.
 const PAUSES_ARE_ONE_IN: u64 = 50;
 
-impl Chain {
+impl HandoverStreak {
     /// Begins a chain: this instance acquired the free lock while this number of other places wait.
     pub fn begin(&mut self, now: Time, waiting: usize) {
         self.handoffs = 0;

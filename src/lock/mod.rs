@@ -11,7 +11,7 @@
 
 pub mod fault;
 pub mod lease;
-pub mod pace;
+pub mod backoff;
 pub mod places;
 pub mod queue;
 pub mod vocabulary;

@@ -152,8 +152,8 @@ impl Places {
     }
 
     /// Adds a request at the place of its token, or at a new place at the end.
-    pub fn join(&mut self, now: Time, ask: &LockRequest, settings: &Settings) {
-        let owner = (ask.token.clone(), ask.user);
+    pub fn join(&mut self, now: Time, send: &LockRequest, settings: &Settings) {
+        let owner = (send.token.clone(), send.user);
         let no = match self.by_owner.get(&owner) {
             Some(no) => *no,
             None => {
@@ -167,32 +167,32 @@ impl Places {
             self.taken.insert(no, place);
         }
         let place = self.taken.entry(no).or_insert_with(|| Place {
-            user: ask.user,
-            token: ask.token.clone(),
-            explicit: ask.explicit,
-            lease_ms: ask.lease_ms,
+            user: send.user,
+            token: send.token.clone(),
+            explicit: send.explicit,
+            lease_ms: send.lease_ms,
             requests: Vec::with_capacity(1),
         });
-        place.lease_ms = ask.lease_ms;
-        place.explicit |= ask.explicit;
-        let due = match ask.wait {
-            Wait::No => Some(ask.asked_at.plus_millis(settings.answer_within_ms)),
+        place.lease_ms = send.lease_ms;
+        place.explicit |= send.explicit;
+        let due = match send.wait {
+            Wait::No => Some(send.asked_at.plus_millis(settings.answer_within_ms)),
             Wait::Until(until) => Some(until),
             Wait::Forever => None,
         };
         place.requests.push(Waiting {
-            request: ask.request,
+            request: send.request,
             since: now,
-            wait: ask.wait,
-            fence: ask.fence,
-            session: ask.session,
+            wait: send.wait,
+            fence: send.fence,
+            session: send.session,
             due,
             behind: Vec::new(),
         });
         self.requests += 1;
-        self.due.extend(due.map(|due| (due, no, Some(ask.request))));
-        if ask.wait == Wait::No {
-            self.tries.insert((no, ask.request));
+        self.due.extend(due.map(|due| (due, no, Some(send.request))));
+        if send.wait == Wait::No {
+            self.tries.insert((no, send.request));
         }
     }
 

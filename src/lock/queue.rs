@@ -2,14 +2,14 @@
 //!
 //! The queue holds three things: its waiters ([`Places`]), the latest word of the store ([`Belief`], and the [`Lease`]
 //! if this instance granted it), and the store request in flight. At most one is in flight, so replies need no sorting.
-//! After every event [`Queue::go_on`] (`questions`) chooses the next store request by these three, whatever the event
+//! After every event [`Queue::go_on`] (`store requests`) chooses the next store request by these three, whatever the event
 //! was:
 //!
 //! 1. errands: what clients want done with a lock that they hold, and grants to take back. They alternate with waiters;
 //! 2. a lock that is believed to be held needs no request, unless the holder itself requests it again;
 //! 3. otherwise the queue requests the lock for the first waiter.
 //!
-//! Recovery from a loss of data (`recovery`) and renewal (`upkeep`) come before all that: the queue writes back the
+//! Recovery from a loss of data (`recovery`) and renewal (`renewal`) come before all that: the queue writes back the
 //! lease that this instance granted if the store lost it, and renews it while its session lives. A check of a lease
 //! that may have changed comes last.
 //!
@@ -30,24 +30,24 @@ use bytes::Bytes;
 
 use super::{
     fault::{Fault, planted},
-    lease::{Chain, Lease},
-    pace::Pace,
+    lease::{HandoverStreak, Lease},
+    backoff::Backoff,
     places::{Due, Place, Places},
     vocabulary::{
-        Action, Dead, Deadline, Event, LinkId, Question, QuestionId, Refusal, Reply, RequestId,
+        Action, Dead, Deadline, Event, LinkId, StoreRequest, StoreRequestId, Refusal, Reply, RequestId,
         Settings, Time, Token, UserId,
     },
 };
 
-mod answers;
+mod store_replies;
 mod clients;
 mod errands;
 mod links;
 mod looks;
-mod questions;
+mod store_requests;
 mod recovery;
 mod rights;
-mod upkeep;
+mod renewal;
 
 use errands::Errands;
 use links::CutOff;
@@ -66,13 +66,13 @@ const NO_ANSWER: &[u8] = b"ERR the store gave no answer";
 pub struct Queue {
     places: Places,
     errands: Errands,
-    asked: Option<Asked>,
+    in_flight: Option<InFlight>,
     belief: Option<Belief>,
     /// The belief that a push ended, until the next reply.
     told_of: Option<Belief>,
     lease: Option<Lease>,
-    chain: Chain,
-    pace: Pace,
+    streak: HandoverStreak,
+    backoff: Backoff,
     rights: Rights,
     cut_off: CutOff,
     /// The connection that pushes changes.
@@ -95,7 +95,7 @@ pub struct Queue {
     /// Tokens that may hold the lock by a store request that is not sent again. If a client waits with such a token,
     /// its next request shows the outcome; otherwise the queue takes the token back.
     unsure: BTreeMap<(UserId, Token), Maker>,
-    questions: u64,
+    store_requests: u64,
     /// When the lock was last known to be held.
     held_at: Time,
 }
@@ -174,12 +174,12 @@ struct Watch {
 
 /// The store request in flight, or waiting for its retry.
 #[derive(Debug)]
-struct Asked {
-    id: QuestionId,
-    question: Question,
+struct InFlight {
+    id: StoreRequestId,
+    store_request: StoreRequest,
     /// The client's request that gets the outcome of the release, extension or check, and until when it can use the
     /// outcome.
-    teller: Option<(RequestId, Time)>,
+    reply_to: Option<(RequestId, Time)>,
     /// The errand that the request serves.
     errand: Option<Box<Errand>>,
     sent_at: Time,
@@ -215,12 +215,12 @@ impl Queue {
         Self {
             places: Places::default(),
             errands: Errands::default(),
-            asked: None,
+            in_flight: None,
             belief: None,
             told_of: None,
             lease: None,
-            chain: Chain::default(),
-            pace: Pace::new(seed),
+            streak: HandoverStreak::default(),
+            backoff: Backoff::new(seed),
             rights: Rights::default(),
             cut_off: CutOff::default(),
             armed: None,
@@ -232,36 +232,36 @@ impl Queue {
             revenant: None,
             late: VecDeque::new(),
             unsure: BTreeMap::new(),
-            questions: 0,
+            store_requests: 0,
             held_at: Time::default(),
         }
     }
 
     /// Handles an event, and appends the actions that follow from it to `todo`.
-    pub fn handle(&mut self, now: Time, event: Event, settings: &Settings, todo: &mut Vec<Action>) {
-        let mut turn = Turn {
+    pub fn handle(&mut self, now: Time, event: Event, settings: &Settings, actions: &mut Vec<Action>) {
+        let mut context = Context {
             now,
             settings,
-            todo,
+            actions,
         };
         match event {
-            Event::Lock(ask) => self.lock(&ask, &mut turn),
+            Event::Lock(send) => self.lock(&send, &mut context),
             Event::Unlock {
                 request,
                 asked_at,
                 user,
                 token,
             } => {
-                let give_up_at = turn.give_up_at(asked_at);
+                let give_up_at = context.give_up_at(asked_at);
                 let owner = Owner {
                     request,
                     user,
                     token,
                     give_up_at,
-                    after: self.questions,
+                    after: self.store_requests,
                     not_before: None,
                 };
-                self.take_errand(Errand::Unlock(owner), &mut turn);
+                self.take_errand(Errand::Unlock(owner), &mut context);
             }
             Event::Relock {
                 request,
@@ -270,41 +270,41 @@ impl Queue {
                 token,
                 lease_ms,
             } => {
-                let give_up_at = turn.give_up_at(asked_at);
+                let give_up_at = context.give_up_at(asked_at);
                 let owner = Owner {
                     request,
                     user,
                     token,
                     give_up_at,
-                    after: self.questions,
+                    after: self.store_requests,
                     not_before: None,
                 };
-                self.take_errand(Errand::Relock(owner, lease_ms), &mut turn);
+                self.take_errand(Errand::Relock(owner, lease_ms), &mut context);
             }
             Event::Gone {
                 request,
                 user,
                 token,
-            } => self.gone(request, user, &token, &turn),
+            } => self.gone(request, user, &token, &context),
             Event::StopWaiting {
                 request,
                 user,
                 token,
             } => {
-                self.stop_waiting(request, user, &token, &mut turn);
+                self.stop_waiting(request, user, &token, &mut context);
             }
             Event::Undelivered {
                 request,
                 user,
                 token,
                 since,
-            } => self.undelivered(request, (user, &token), since, &mut turn),
+            } => self.undelivered(request, (user, &token), since, &mut context),
             Event::SessionClosed {
                 request,
                 user,
                 token,
                 by_client,
-            } => self.session_closed(request, user, &token, by_client, &mut turn),
+            } => self.session_closed(request, user, &token, by_client, &mut context),
             Event::UnlockBehind {
                 request,
                 user,
@@ -312,32 +312,32 @@ impl Queue {
                 held_by,
             } => {
                 self.places.block(user, &token, request, held_by);
-                self.refuse_deadlocked(&mut turn);
+                self.refuse_deadlocked(&mut context);
             }
-            Event::Answered {
-                question,
-                answer,
+            Event::StoreReplied {
+                store_request,
+                store_reply,
                 dead,
             } => {
-                if let Some(asked) = self.asked.take_if(|asked| asked.id == question) {
-                    self.answered(asked, answer, dead, &mut turn);
+                if let Some(in_flight) = self.in_flight.take_if(|in_flight| in_flight.id == store_request) {
+                    self.store_replied(in_flight, store_reply, dead, &mut context);
                 }
             }
             Event::Changed { .. } if planted(Fault::PushIgnored) => {}
-            Event::Changed { link } => self.changed(link, None, &turn),
+            Event::Changed { link } => self.changed(link, None, &context),
             Event::Deaf { link, ask_at } => {
                 self.rights.deaf(link);
-                self.changed(link, Some(ask_at), &turn);
+                self.changed(link, Some(ask_at), &context);
             }
             Event::Linked { user } => {
-                self.linked(user, &mut turn);
+                self.linked(user, &mut context);
                 self.recover_again(user, now);
             }
-            Event::Forgot { dead } => self.forgot(dead, &turn),
-            Event::Timer => self.timer(&mut turn),
+            Event::Forgot { dead } => self.forgot(dead, &context),
+            Event::Timer => self.timer(&mut context),
         }
         self.cut_off.expire(now);
-        self.go_on(&mut turn);
+        self.go_on(&mut context);
         if self.belief.is_some() {
             self.held_at = now;
         }
@@ -346,23 +346,23 @@ impl Queue {
     /// Returns when to send [`Event::Timer`] next. None: never.
     pub fn wake_at(&self) -> Option<Time> {
         let answers = self.errands.give_up_at();
-        let teller = self
-            .asked
+        let reply_to = self
+            .in_flight
             .as_ref()
-            .and_then(|asked| asked.teller)
+            .and_then(|in_flight| in_flight.reply_to)
             .map(|(_, until)| until);
         let lease = self.lease.as_ref().map(|lease| match lease.session {
             Some(_) => lease.lost_at(),
             None => lease.over_at,
         });
         let late = self.late.front().map(|(time, ..)| *time);
-        let next_ask = match (&self.asked, &self.belief) {
-            (Some(asked), _) => asked.retry_at,
+        let next_ask = match (&self.in_flight, &self.belief) {
+            (Some(in_flight), _) => in_flight.retry_at,
             (None, Some(belief)) => Some(belief.until),
-            (None, None) => self.next_place().map(|_| self.pace.ask_at()),
+            (None, None) => self.next_place().map(|_| self.backoff.ask_at()),
         };
         let ends = (self.places.next_due()).filter(|_| !planted(Fault::WaitNotTimed));
-        let due = [ends, answers, teller, lease, next_ask];
+        let due = [ends, answers, reply_to, lease, next_ask];
         due.into_iter()
             .chain([late, self.upkeep_at(), self.next_cut_off_at()])
             .chain([self.errands.wake_at()])
@@ -374,7 +374,7 @@ impl Queue {
     pub fn is_idle(&self) -> bool {
         self.places.is_idle()
             && self.errands.is_empty()
-            && self.asked.is_none()
+            && self.in_flight.is_none()
             && self.belief.is_none()
             && self.lease.is_none()
             && self.late.is_empty()
@@ -384,7 +384,7 @@ impl Queue {
     /// Returns whether nothing is known of the lock although a store request is in flight, or cannot be sent. A nil
     /// reply now means that the wait ran out, not that another owner holds the lock.
     pub fn is_blind(&self) -> bool {
-        self.belief.is_none() && (self.asked.is_some() || self.cut_off.any())
+        self.belief.is_none() && (self.in_flight.is_some() || self.cut_off.any())
     }
 
     /// Returns the users with state or work here, and the connection that pushes changes.
@@ -392,7 +392,7 @@ impl Queue {
         let errands = self.errands.users();
         let mut users: BTreeSet<UserId> = self.places.each_user().chain(errands).collect();
         users.extend(self.lease.as_ref().map(|lease| lease.user));
-        users.extend(self.asked.as_ref().map(|asked| asked.question.user()));
+        users.extend(self.in_flight.as_ref().map(|in_flight| in_flight.store_request.user()));
         users.extend(self.late.iter().map(|(_, user, _)| *user));
         users.extend(self.watch.as_ref().map(|watch| watch.user));
         (users, self.armed)
@@ -416,155 +416,155 @@ impl Queue {
     // ── events from the store and the clock ──────────────────────────────────────────────────────
 
     /// Records that the lock changed, or (with `ask_at`) that it may have: pushes are lost.
-    fn changed(&mut self, link: LinkId, ask_at: Option<Time>, turn: &Turn<'_>) {
+    fn changed(&mut self, link: LinkId, ask_at: Option<Time>, context: &Context<'_>) {
         if let (Some(_), Some(lease)) = (ask_at, &mut self.lease) {
             // The next connection may lead to a store that lacks data.
             lease.fence_at = None;
         }
         if self.armed == Some(link) {
             if let Some(watch) = &mut self.watch {
-                watch.look_at = Some(ask_at.unwrap_or(turn.now));
+                watch.look_at = Some(ask_at.unwrap_or(context.now));
             }
             self.errands.wake(|_| true);
             if self.is_restoring() {
                 // The change concerns the token that keeps the lease from being written back.
-                self.restore_at = self.restore_at.map(|_| ask_at.unwrap_or(turn.now));
+                self.restore_at = self.restore_at.map(|_| ask_at.unwrap_or(context.now));
             } else if let (None, Some(lease)) = (ask_at, &mut self.lease) {
                 lease.changed = true;
             }
         }
-        if let Some(asked) = &mut self.asked {
+        if let Some(in_flight) = &mut self.in_flight {
             // On the wire the push may precede the reply or follow it.
-            match asked.dirty.iter_mut().find(|dirty| dirty.link == link) {
+            match in_flight.dirty.iter_mut().find(|dirty| dirty.link == link) {
                 _ if planted(Fault::NoDirtyMark) => {}
                 // A reported change stays reported when the connection breaks.
                 Some(dirty) => dirty.ask_at = dirty.ask_at.and(ask_at),
-                None => asked.dirty.push(Dirty { link, ask_at }),
+                None => in_flight.dirty.push(Dirty { link, ask_at }),
             }
         } else if self.armed == Some(link) {
             self.armed = None;
             self.told_of = self.belief.take().filter(|_| ask_at.is_none());
             match ask_at {
-                None => self.pace.push(turn.now, turn.settings.max_delay_ms),
-                Some(time) => self.pace.at(time),
+                None => self.backoff.push(context.now, context.settings.max_delay_ms),
+                Some(time) => self.backoff.at(time),
             }
             if let Some(lease) = &mut self.lease {
-                lease.check_at = Some(self.pace.ask_at());
+                lease.check_at = Some(self.backoff.ask_at());
             }
         }
     }
 
-    fn timer(&mut self, turn: &mut Turn<'_>) {
-        self.errands.wake(|at| at <= turn.now);
-        for due in self.places.take_due(turn.now) {
+    fn timer(&mut self, context: &mut Context<'_>) {
+        self.errands.wake(|at| at <= context.now);
+        for due in self.places.take_due(context.now) {
             match due {
-                Due::Try(request) => turn.reply(request, self.unanswered()),
+                Due::Try(request) => context.reply(request, self.unanswered()),
                 // It is unknown whether the lock is held.
-                Due::Wait(request) if self.is_unanswered(turn) => {
-                    turn.reply(request, self.unanswered());
+                Due::Wait(request) if self.is_unanswered(context) => {
+                    context.reply(request, self.unanswered());
                 }
-                Due::Wait(request) => turn.reply(request, Reply::Nil),
+                Due::Wait(request) => context.reply(request, Reply::Nil),
             }
             self.left();
         }
         if self
             .belief
             .as_ref()
-            .is_some_and(|belief| belief.until <= turn.now)
+            .is_some_and(|belief| belief.until <= context.now)
         {
             self.belief = None;
-            self.pace.now();
+            self.backoff.now();
         }
-        self.tell_of_late_renewal(turn);
+        self.tell_of_late_renewal(context);
         if self
             .lease
             .as_ref()
-            .is_some_and(|lease| lease.over_at <= turn.now)
+            .is_some_and(|lease| lease.over_at <= context.now)
         {
-            self.put_lease(None, true, turn);
+            self.put_lease(None, true, context);
         }
-        self.release_late(turn);
-        self.give_up(turn);
-        self.retry(turn);
+        self.release_late(context);
+        self.give_up(context);
+        self.retry(context);
     }
 
     /// Sends the request again that the store did not execute, if its time has come.
-    fn retry(&mut self, turn: &mut Turn<'_>) {
-        if let Some(asked) = self
-            .asked
-            .take_if(|a| a.retry_at.is_some_and(|at| at <= turn.now))
+    fn retry(&mut self, context: &mut Context<'_>) {
+        if let Some(in_flight) = self
+            .in_flight
+            .take_if(|a| a.retry_at.is_some_and(|at| at <= context.now))
         {
-            let dirty = asked.dirty.clone();
-            self.ask_again_unless_gone(asked, turn);
-            self.heed(&dirty, turn);
+            let dirty = in_flight.dirty.clone();
+            self.ask_again_unless_gone(in_flight, context);
+            self.heed(&dirty, context);
         }
     }
 
     /// Sends a request again that the store may not have executed, if there is still reason to.
-    fn ask_again_unless_gone(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
-        match &mut asked.question {
-            Question::Ask { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
-                self.doubt(&asked);
+    fn ask_again_unless_gone(&mut self, mut in_flight: InFlight, context: &mut Context<'_>) {
+        match &mut in_flight.store_request {
+            StoreRequest::Acquire { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
+                self.doubt(&in_flight);
                 self.left();
             }
             // The client has its reply. From now on the request is on lockgate's own behalf, and for that grant only,
             // since the token may be granted again elsewhere.
-            Question::Release {
+            StoreRequest::Release {
                 user,
                 token: holder,
                 only_if,
             }
-            | Question::HandOver {
+            | StoreRequest::Handover {
                 user,
                 from: holder,
                 only_if,
                 ..
-            } if !asked.own
+            } if !in_flight.own
                 && only_if.is_none()
-                && asked.teller.is_none_or(|(_, until)| until <= turn.now) =>
+                && in_flight.reply_to.is_none_or(|(_, until)| until <= context.now) =>
             {
                 let lease = self.lease.as_ref().filter(|l| l.is_of(*user, holder));
                 *only_if = lease.and_then(|lease| lease.deadline);
                 if only_if.is_some() {
-                    return self.send(asked, turn);
+                    return self.send(in_flight, context);
                 }
-                self.doubt(&asked);
-                if let Some((request, _)) = asked.teller {
-                    turn.reply(request, self.unanswered());
+                self.doubt(&in_flight);
+                if let Some((request, _)) = in_flight.reply_to {
+                    context.reply(request, self.unanswered());
                 }
             }
             // For an extension that follows a write-back, a renewal, and requests that serve a lease, the choice of the
             // next request decides whether they are still due.
-            Question::Extend { user, token, .. } if self.waits_for_write_back(*user, token) => {
-                self.extend_later(asked);
+            StoreRequest::Extend { user, token, .. } if self.waits_for_write_back(*user, token) => {
+                self.extend_later(in_flight);
             }
-            Question::Extend { .. } if asked.teller.is_none() => {}
-            Question::Restore { .. } => self.restore_at = Some(turn.now),
-            Question::Bury { dead, .. } => self.look_again(dead.user, LOOKED_AT_MS, turn),
+            StoreRequest::Extend { .. } if in_flight.reply_to.is_none() => {}
+            StoreRequest::WriteBack { .. } => self.restore_at = Some(context.now),
+            StoreRequest::DeleteDead { dead, .. } => self.look_again(dead.user, LOOKED_AT_MS, context),
             // The choice of the next request decides whether an unauthorized user still needs a check.
-            Question::Check { .. } if asked.teller.is_none() => {
-                self.look_later(turn.now);
+            StoreRequest::Check { .. } if in_flight.reply_to.is_none() => {
+                self.look_later(context.now);
                 if let (None, Some(lease)) = (&self.belief, &mut self.lease) {
-                    lease.check_at = Some(turn.now);
+                    lease.check_at = Some(context.now);
                 }
             }
-            _ => self.send(asked, turn),
+            _ => self.send(in_flight, context),
         }
     }
 
     /// Replies to the clients whose store request took too long. Their releases still happen, but on lockgate's own
     /// behalf, and only of a lease whose deadline this instance knows.
-    fn give_up(&mut self, turn: &mut Turn<'_>) {
+    fn give_up(&mut self, context: &mut Context<'_>) {
         let reply = self.unanswered();
-        if let Some(asked) = &mut self.asked
-            && let Some((request, _)) = asked.teller.take_if(|(_, until)| *until <= turn.now)
+        if let Some(in_flight) = &mut self.in_flight
+            && let Some((request, _)) = in_flight.reply_to.take_if(|(_, until)| *until <= context.now)
         {
-            turn.reply(request, reply.clone());
+            context.reply(request, reply.clone());
         }
-        for errand in self.errands.take_where(|errand| errand.is_due(turn.now)) {
+        for errand in self.errands.take_where(|errand| errand.is_due(context.now)) {
             match errand {
                 Errand::Unlock(owner) => {
-                    turn.reply(owner.request, reply.clone());
+                    context.reply(owner.request, reply.clone());
                     if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
                         lease.session = None;
                         // After the error the client may acquire the lock elsewhere with the same token.
@@ -576,21 +576,21 @@ impl Queue {
                                 only_if: lease.deadline,
                             });
                         }
-                        self.put_lease(Some(lease), false, turn);
+                        self.put_lease(Some(lease), false, context);
                     }
                 }
-                Errand::Relock(owner, _) => turn.reply(owner.request, reply.clone()),
+                Errand::Relock(owner, _) => context.reply(owner.request, reply.clone()),
                 Errand::GiveAway { .. } => {}
             }
         }
     }
 
     /// Releases tokens once more that may have come to hold the lock late.
-    fn release_late(&mut self, turn: &Turn<'_>) {
+    fn release_late(&mut self, context: &Context<'_>) {
         while self
             .late
             .front()
-            .is_some_and(|(time, ..)| *time <= turn.now)
+            .is_some_and(|(time, ..)| *time <= context.now)
             && let Some((_, user, token)) = self.late.pop_front()
         {
             self.errands.put(Errand::GiveAway {
@@ -602,14 +602,14 @@ impl Queue {
     }
 
     /// Returns whether the lock's state is unknown because the store does not reply.
-    fn is_unanswered(&self, turn: &Turn<'_>) -> bool {
-        let late = |asked: &Asked| {
-            asked.again
-                || asked.retry_at.is_some()
-                || turn.now.millis_since(asked.sent_at) >= turn.settings.answer_within_ms
+    fn is_unanswered(&self, context: &Context<'_>) -> bool {
+        let late = |in_flight: &InFlight| {
+            in_flight.again
+                || in_flight.retry_at.is_some()
+                || context.now.millis_since(in_flight.sent_at) >= context.settings.answer_within_ms
         };
         let troubled = self.trouble.is_some() || self.cut_off.any();
-        let troubled = troubled || self.asked.as_ref().is_some_and(late);
+        let troubled = troubled || self.in_flight.as_ref().is_some_and(late);
         self.belief.is_none() && troubled
     }
 
@@ -622,9 +622,9 @@ impl Queue {
 
     /// Returns until when to keep the place of a client that is gone. None: as many places are kept as requests may
     /// wait.
-    fn keep_until(&self, turn: &Turn<'_>) -> Option<Time> {
-        let has_room = self.places.kept() < turn.settings.max_waiters;
-        has_room.then(|| turn.now.plus_millis(turn.settings.return_ms))
+    fn keep_until(&self, context: &Context<'_>) -> Option<Time> {
+        let has_room = self.places.kept() < context.settings.max_waiters;
+        has_room.then(|| context.now.plus_millis(context.settings.return_ms))
     }
 
     fn lease_of(&self, user: UserId, token: &Token) -> Option<Lease> {
@@ -680,32 +680,32 @@ impl Errand {
 }
 
 impl Owner {
-    fn teller(&self) -> Option<(RequestId, Time)> {
+    fn reply_to(&self) -> Option<(RequestId, Time)> {
         Some((self.request, self.give_up_at))
     }
 }
 
-impl Asked {
+impl InFlight {
     /// Returns whether the request may grant this owner the lock.
     fn is_for(&self, whose: UserId, what: &Token) -> bool {
-        match &self.question {
-            Question::Ask { user, token, .. } => *user == whose && token == what,
-            Question::HandOver { user, to, .. } => *user == whose && to == what,
+        match &self.store_request {
+            StoreRequest::Acquire { user, token, .. } => *user == whose && token == what,
+            StoreRequest::Handover { user, to, .. } => *user == whose && to == what,
             _ => false,
         }
     }
 }
 
 /// The handling of one event: its time, the settings, and the actions that follow from it.
-struct Turn<'a> {
+struct Context<'a> {
     now: Time,
     settings: &'a Settings,
-    todo: &'a mut Vec<Action>,
+    actions: &'a mut Vec<Action>,
 }
 
-impl Turn<'_> {
+impl Context<'_> {
     fn reply(&mut self, request: RequestId, reply: Reply) {
-        self.todo.push(Action::Reply { request, reply });
+        self.actions.push(Action::Reply { request, reply });
     }
 
     fn give_up_at(&self, asked_at: Time) -> Time {

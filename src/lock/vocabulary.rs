@@ -87,7 +87,7 @@ pub struct RequestId(pub u64);
 
 /// One request to the store, whose reply carries the same number. Unique within a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QuestionId(pub u64);
+pub struct StoreRequestId(pub u64);
 
 /// One connection to the store, from open to close. A new connection has a new number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -217,11 +217,11 @@ pub enum Event {
         held_by: Token,
     },
     /// The store replied.
-    Answered {
+    StoreReplied {
         /// The store request that the reply belongs to.
-        question: QuestionId,
+        store_request: StoreRequestId,
         /// The reply.
-        answer: Answer,
+        store_reply: StoreReply,
         /// The driver's record of the holder that the reply names, if that token died before a loss of data.
         dead: Option<Dead>,
     },
@@ -258,7 +258,7 @@ impl Event {
     /// Returns the client's request that the event begins, which gets exactly one reply.
     pub fn request(&self) -> Option<RequestId> {
         match self {
-            Self::Lock(ask) => Some(ask.request),
+            Self::Lock(send) => Some(send.request),
             Self::Unlock { request, .. } | Self::Relock { request, .. } => Some(*request),
             _ => None,
         }
@@ -276,13 +276,13 @@ pub enum Action {
         reply: Reply,
     },
     /// A request to the store. The queue sends no other request about this lock before the reply.
-    Ask {
+    Send {
         /// The number that the reply carries.
-        id: QuestionId,
+        id: StoreRequestId,
         /// The request.
-        question: Question,
+        store_request: StoreRequest,
         /// How long the request may wait for a connection, in milliseconds. A request that waited longer is not sent.
-        /// An [`Ask`](Question::Ask) that waited for long gets [`Outcome::NotYet`] even if a connection came.
+        /// An [`Acquire`](StoreRequest::Acquire) that waited for long gets [`Outcome::NotYet`] even if a connection came.
         within_ms: u64,
     },
     /// A lease is no longer bound to the connection of this request. If the lock was `lost`, the driver has to notify
@@ -307,18 +307,18 @@ pub enum Action {
         before_loss: bool,
     },
     /// An occurrence for metrics and warnings, which requires no action.
-    Happened(Happening),
+    Happened(LockMetric),
 }
 
 /// An occurrence that no reply shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happening {
+pub enum LockMetric {
     /// A lease that this instance granted or extended has ended.
     LeaseOver {
         /// When the token first got the lock, or when this instance learned that it had it.
         since: Time,
         /// How the lease ended.
-        how: Ending,
+        how: EndReason,
     },
     /// After many handovers in a row the lock was released although waiters remain here, so that other instances and
     /// direct clients get their turn.
@@ -344,7 +344,7 @@ pub enum Happening {
 
 /// The way a lease ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum EndReason {
     /// The lock was released.
     Released,
     /// The next waiter got the lock in the same step.
@@ -374,7 +374,7 @@ pub enum Reply {
         /// [`Event::SessionClosed`].
         session: bool,
         /// How the grant came about.
-        how: How,
+        how: GrantKind,
     },
     /// `LOCK` or `TRYLOCK`: not granted.
     Nil,
@@ -388,7 +388,7 @@ pub enum Reply {
 
 /// The way a grant came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum GrantKind {
     /// The lock was found free.
     Free,
     /// The previous owner's release handed the lock over in one step.
@@ -416,7 +416,7 @@ pub enum Refusal {
     Store(Bytes),
 }
 
-/// The fence that an [`Ask`](Question::Ask) requests. A new fence is larger than all before.
+/// The fence that an [`Acquire`](StoreRequest::Acquire) requests. A new fence is larger than all before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
     /// No fence.
@@ -488,10 +488,10 @@ pub const MARK_MS: u64 = 256;
 
 /// One atomic step in the store. The queue may send each step again if the reply was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
+pub enum StoreRequest {
     /// An acquisition: if the lock is free or the token holds it, the token holds it for `lease_ms` from now on. If the
     /// token held it already, its deadline moves by at least 3 ms.
-    Ask {
+    Acquire {
         /// The user that the request acts for.
         user: UserId,
         /// The token to hold the lock with.
@@ -508,7 +508,7 @@ pub enum Question {
     },
     /// A handover: if `from` holds the lock, `to` holds it for `lease_ms` from now on. If `to` holds it already, the
     /// store executed an earlier sending: the lease begins anew, and its deadline moves by at least 3 ms.
-    HandOver {
+    Handover {
         /// The user that the request acts for.
         user: UserId,
         /// The token of the holder.
@@ -554,7 +554,7 @@ pub enum Question {
     },
     /// A write-back after the store lost data: if the lock is free, the token holds it for `lease_ms` from now on. If
     /// the token holds it already, it does so for at least `lease_ms`.
-    Restore {
+    WriteBack {
         /// The user that the request acts for.
         user: UserId,
         /// The token of the holder, by this instance's state.
@@ -564,7 +564,7 @@ pub enum Question {
     },
     /// The deletion of a dead token after the store lost data: if the token holds the lock again, the lock is free from
     /// now on.
-    Bury {
+    DeleteDead {
         /// The token.
         token: Token,
         /// The user that the request acts for, and the deadlines that the key may have.
@@ -572,24 +572,24 @@ pub enum Question {
     },
 }
 
-impl Question {
+impl StoreRequest {
     /// Returns the user that the request acts for.
     pub fn user(&self) -> UserId {
         match self {
-            Self::Ask { user, .. }
-            | Self::HandOver { user, .. }
+            Self::Acquire { user, .. }
+            | Self::Handover { user, .. }
             | Self::Release { user, .. }
             | Self::Extend { user, .. }
             | Self::Check { user }
-            | Self::Restore { user, .. } => *user,
-            Self::Bury { dead, .. } => dead.user,
+            | Self::WriteBack { user, .. } => *user,
+            Self::DeleteDead { dead, .. } => dead.user,
         }
     }
 }
 
 /// A reply of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct StoreReply {
     /// The result of the request.
     pub outcome: Outcome,
     /// The connection that pushes other clients' changes of the lock from now on. None: no push will come, because the
@@ -603,7 +603,7 @@ pub struct Answer {
 /// The result of a request to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// `Ask`, `HandOver`, `Extend`, `Restore`: the token holds the lock until `deadline`.
+    /// `Acquire`, `Handover`, `Extend`, `WriteBack`: the token holds the lock until `deadline`.
     Granted {
         /// When the key expires.
         deadline: Deadline,
@@ -614,7 +614,7 @@ pub enum Outcome {
         /// The new fence, if the request wanted one.
         fence: Option<u64>,
     },
-    /// `Ask`, `HandOver`, `Extend`, `Restore`, `Bury`: not done, this owner holds the lock. `Check`: this owner holds
+    /// `Acquire`, `Handover`, `Extend`, `WriteBack`, `DeleteDead`: not done, this owner holds the lock. `Check`: this owner holds
     /// the lock. `Release`: not done, and nothing more is known.
     Held {
         /// The value of the key. None: not reported.
@@ -622,7 +622,7 @@ pub enum Outcome {
         /// The remaining time to live of the key, in milliseconds. None: unlimited, or not reported.
         ttl_ms: Option<u64>,
     },
-    /// `HandOver`, `Extend`: not done, the lock is free. `Check`: the lock is free. `Release`, `Bury`: done.
+    /// `Handover`, `Extend`: not done, the lock is free. `Check`: the lock is free. `Release`, `DeleteDead`: done.
     Free,
     /// Not done, and a retry does not help: the store's own error, without the leading `-`.
     Refused(Bytes),
@@ -631,8 +631,8 @@ pub enum Outcome {
     /// Not done, and a later retry may help (the store is loading, is a replica, …): the store's own error, without the
     /// leading `-`.
     NotNow(Bytes),
-    /// Not sent: an `Ask`, or a `HandOver` with a fence, within the grace. The store lost data, and other instances may
-    /// yet write back what they granted, and raise the fence counter: until its end no free lock may be taken. An `Ask`
+    /// Not sent: an `Acquire`, or a `Handover` with a fence, within the grace. The store lost data, and other instances may
+    /// yet write back what they granted, and raise the fence counter: until its end no free lock may be taken. An `Acquire`
     /// that waited long for a connection also gets this, and is to be sent anew.
     NotYet {
         /// The milliseconds until then; 0 is at once.

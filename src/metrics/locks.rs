@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     counters::Counter,
-    lock::{Ending, Happening, How, Reply, Time},
+    lock::{EndReason, LockMetric, GrantKind, Reply, Time},
 };
 
 /// The metrics of locks.
@@ -193,19 +193,19 @@ impl LockMetrics {
     }
 
     /// Counts an event of a lock that happened just now.
-    pub fn happened(&self, now: Time, what: Happening) {
+    pub fn happened(&self, now: Time, what: LockMetric) {
         match what {
-            Happening::LeaseOver { since, how } => {
+            LockMetric::LeaseOver { since, how } => {
                 self.hold.count(now.micros_since(since));
                 self.endings.of(how).count();
             }
-            Happening::Yielded => self.yields.count(),
-            Happening::Renewed => self.renewals.count(),
-            Happening::NotRenewed => self.failed_renewals.count(),
-            Happening::InVain { on_push: true } => self.in_vain_on_push.count(),
-            Happening::InVain { on_push: false } => self.in_vain_otherwise.count(),
-            Happening::ToldOfNothing => self.told_of_nothing.count(),
-            Happening::Crowded { .. } => {}
+            LockMetric::Yielded => self.yields.count(),
+            LockMetric::Renewed => self.renewals.count(),
+            LockMetric::NotRenewed => self.failed_renewals.count(),
+            LockMetric::InVain { on_push: true } => self.in_vain_on_push.count(),
+            LockMetric::InVain { on_push: false } => self.in_vain_otherwise.count(),
+            LockMetric::ToldOfNothing => self.told_of_nothing.count(),
+            LockMetric::Crowded { .. } => {}
         }
     }
 
@@ -336,23 +336,23 @@ impl LockMetrics {
 }
 
 impl Grants {
-    fn of(&self, how: How) -> &Counter {
+    fn of(&self, how: GrantKind) -> &Counter {
         match how {
-            How::Free => &self.free,
-            How::Handover => &self.handover,
-            How::Waited => &self.waited,
-            How::Again => &self.again,
+            GrantKind::Free => &self.free,
+            GrantKind::Handover => &self.handover,
+            GrantKind::Waited => &self.waited,
+            GrantKind::Again => &self.again,
         }
     }
 }
 
 impl Endings {
-    fn of(&self, how: Ending) -> &Counter {
+    fn of(&self, how: EndReason) -> &Counter {
         match how {
-            Ending::Released => &self.released,
-            Ending::HandedOver => &self.handed_over,
-            Ending::RanOut => &self.ran_out,
-            Ending::Lost => &self.lost,
+            EndReason::Released => &self.released,
+            EndReason::HandedOver => &self.handed_over,
+            EndReason::RanOut => &self.ran_out,
+            EndReason::Lost => &self.lost,
         }
     }
 }

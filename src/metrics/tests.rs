@@ -9,7 +9,7 @@ use crate::{
     config::{Config, Flags},
     gate::{Answer, Client, Label, Wish},
     live::Live,
-    lock::{Ending, Happening, How, Refusal, Reply, Time, Token, UserId},
+    lock::{EndReason, LockMetric, GrantKind, Refusal, Reply, Time, Token, UserId},
     metrics::locks::Request,
     store::LockName,
 };
@@ -103,10 +103,10 @@ fn what_happens_to_locks_is_counted_once_and_as_what_it_is() {
     let refused = || Reply::Refused(Refusal::Upstream);
     let one = |name: &str| vec![(format!("lockgate_{name}"), 1)];
     for (request, reply, name) in [
-        (Request::Lock, granted(How::Free), "grants_free"),
-        (Request::Lock, granted(How::Handover), "grants_handover"),
-        (Request::TryLock, granted(How::Waited), "grants_waited"),
-        (Request::TryLock, granted(How::Again), "grants_again"),
+        (Request::Lock, granted(GrantKind::Free), "grants_free"),
+        (Request::Lock, granted(GrantKind::Handover), "grants_handover"),
+        (Request::TryLock, granted(GrantKind::Waited), "grants_waited"),
+        (Request::TryLock, granted(GrantKind::Again), "grants_again"),
         (Request::Lock, Reply::Nil, "timeouts"),
         (Request::TryLock, Reply::Nil, "busy_trylocks"),
         (Request::Lock, refused(), "lock_errors"),
@@ -121,18 +121,18 @@ fn what_happens_to_locks_is_counted_once_and_as_what_it_is() {
         let counted = changed(|locks| locks.answered(request, 49_999, &reply, false));
         assert_eq!(counted, one(name));
     }
-    let over = |how| Happening::LeaseOver {
+    let over = |how| LockMetric::LeaseOver {
         since: Time::from_millis(10),
         how,
     };
     for (what, name) in [
-        (over(Ending::Released), "leases_ended_released"),
-        (over(Ending::HandedOver), "leases_ended_handed_over"),
-        (over(Ending::RanOut), "leases_ended_ran_out"),
-        (over(Ending::Lost), "leases_ended_lost"),
-        (Happening::Yielded, "yields"),
-        (Happening::Renewed, "renewals"),
-        (Happening::NotRenewed, "failed_renewals"),
+        (over(EndReason::Released), "leases_ended_released"),
+        (over(EndReason::HandedOver), "leases_ended_handed_over"),
+        (over(EndReason::RanOut), "leases_ended_ran_out"),
+        (over(EndReason::Lost), "leases_ended_lost"),
+        (LockMetric::Yielded, "yields"),
+        (LockMetric::Renewed, "renewals"),
+        (LockMetric::NotRenewed, "failed_renewals"),
     ] {
         let counted = changed(|locks| locks.happened(Time::from_millis(12), what));
         assert_eq!(counted, one(name));
@@ -161,12 +161,12 @@ fn waits_and_holds_are_in_their_histograms() {
         since: Time::default(),
         fence: None,
         session: false,
-        how: How::Waited,
+        how: GrantKind::Waited,
     };
     locks.answered(Request::Lock, 120_000, &reply, false);
     locks.answered(Request::Lock, 170_000, &Reply::Nil, false);
-    let (since, how) = (Time::from_millis(10), Ending::Released);
-    locks.happened(Time::from_millis(12), Happening::LeaseOver { since, how });
+    let (since, how) = (Time::from_millis(10), EndReason::Released);
+    locks.happened(Time::from_millis(12), LockMetric::LeaseOver { since, how });
     let (wait, hold) = (locks.wait.get(), locks.hold.get());
     assert_eq!((wait.count(), wait.sum_micros), (1, 120_000), "grants only");
     assert_eq!((hold.count(), hold.sum_micros), (1, 2_000));

@@ -30,9 +30,9 @@ pub struct UpstreamMetrics {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A plain `SET` that takes a lock about which nothing is known.
-    Acquire,
+    Set,
     /// The script that takes a lock or returns its holder.
-    Ask,
+    Acquire,
     /// The script that releases a lock to the next waiter.
     Handover,
     /// The script that releases a lock.
@@ -42,9 +42,9 @@ pub enum Purpose {
     /// The script that returns the holder of a lock.
     Check,
     /// The script that writes a lease back.
-    Restore,
+    WriteBack,
     /// The script that deletes a dead token that Redis holds again.
-    Bury,
+    DeleteDead,
     /// The command behind `LOCKINFO`.
     Look,
     /// The command behind `LOCKS`.
@@ -63,14 +63,14 @@ pub enum Purpose {
 
 /// The names of the purposes, in the order of the variants.
 const PURPOSES: [(Purpose, &str); 15] = [
+    (Purpose::Set, "set"),
     (Purpose::Acquire, "acquire"),
-    (Purpose::Ask, "ask"),
     (Purpose::Handover, "handover"),
     (Purpose::Release, "release"),
     (Purpose::Extend, "extend"),
     (Purpose::Check, "check"),
-    (Purpose::Restore, "restore"),
-    (Purpose::Bury, "bury"),
+    (Purpose::WriteBack, "write_back"),
+    (Purpose::DeleteDead, "delete_dead"),
     (Purpose::Look, "look"),
     (Purpose::List, "list"),
     (Purpose::Explain, "explain"),

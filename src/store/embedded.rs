@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::{Later, Listener, LockName, Look, Store, task::Task};
 use crate::{
     clock,
-    lock::{Answer, Deadline, Fence, LinkId, Outcome, Question, Time, Token, UserId},
+    lock::{StoreReply, Deadline, Fence, LinkId, Outcome, StoreRequest, Time, Token, UserId},
 };
 
 /// The one "connection" to the memory of this process.
@@ -96,18 +96,18 @@ impl Store for EmbeddedStore {
         let _ = self.shelf.listener.set(listener);
     }
 
-    fn ask(&self, name: &LockName, question: &Question, _within: Duration) -> Later<Answer> {
+    fn ask(&self, name: &LockName, store_request: &StoreRequest, _within: Duration) -> Later<StoreReply> {
         let (shelf, sweeper) = (Arc::clone(&self.shelf), Arc::clone(&self.sweeper));
-        let (name, question) = (name.clone(), question.clone());
+        let (name, store_request) = (name.clone(), store_request.clone());
         Box::pin(async move {
             sweeper.get_or_init(|| Task::spawn(sweep(Arc::clone(&shelf))));
-            let outcome = shelf.answer(&name, &question);
+            let outcome = shelf.answer(&name, &store_request);
             // As in Redis: a release does not read the lock again.
             let read = !matches!(
-                (&question, &outcome),
-                (Question::Release { .. }, Outcome::Free)
+                (&store_request, &outcome),
+                (StoreRequest::Release { .. }, Outcome::Free)
             );
-            Answer {
+            StoreReply {
                 outcome,
                 armed: read.then_some(LINK),
                 grace_ms: None,
@@ -148,11 +148,11 @@ impl Shelf {
         start_ms + clock::now().millis_since(start)
     }
 
-    fn answer(&self, name: &LockName, question: &Question) -> Outcome {
+    fn answer(&self, name: &LockName, store_request: &StoreRequest) -> Outcome {
         let now = self.now();
         let mut locks = self.locks();
         let first = locks.first_deadline();
-        let outcome = locks.answer(name, question, now);
+        let outcome = locks.answer(name, store_request, now);
         if locks.first_deadline() < first || first.is_none() {
             self.sooner.notify_one();
         }
@@ -170,13 +170,13 @@ impl Locks {
         self.held.get(name).filter(|held| held.deadline > now)
     }
 
-    fn answer(&mut self, name: &LockName, question: &Question, now: u64) -> Outcome {
+    fn answer(&mut self, name: &LockName, store_request: &StoreRequest, now: u64) -> Outcome {
         let held = self
             .find(name, now)
             .map(|held| (held.token.clone(), held.deadline));
-        match (question, held) {
+        match (store_request, held) {
             (
-                Question::Ask {
+                StoreRequest::Acquire {
                     token,
                     lease_ms,
                     fence,
@@ -192,7 +192,7 @@ impl Locks {
                 now,
             ),
             (
-                Question::HandOver {
+                StoreRequest::Handover {
                     to: token,
                     lease_ms,
                     fence,
@@ -204,13 +204,13 @@ impl Locks {
                 self.grant(name, token, deadline, false, *fence, now)
             }
             (
-                Question::Ask {
+                StoreRequest::Acquire {
                     token,
                     lease_ms,
                     expects,
                     ..
                 }
-                | Question::Extend {
+                | StoreRequest::Extend {
                     token,
                     lease_ms,
                     expects,
@@ -220,8 +220,8 @@ impl Locks {
             ) if holder == *token => {
                 let deadline = lease_anew(before, now.saturating_add(*lease_ms));
                 let expected = *expects == Some(Deadline(before));
-                let fence = match question {
-                    Question::Ask { fence, .. } => {
+                let fence = match store_request {
+                    StoreRequest::Acquire { fence, .. } => {
                         *fence != Fence::No && *fence != Fence::NewUnless(Deadline(before))
                     }
                     _ => false,
@@ -229,7 +229,7 @@ impl Locks {
                 self.grant(name, token, deadline, expected, fence, now)
             }
             (
-                Question::HandOver {
+                StoreRequest::Handover {
                     from,
                     only_if,
                     to,
@@ -241,13 +241,13 @@ impl Locks {
             ) if holder == *from && only_if.is_none_or(|only| only.0 == at) => {
                 self.grant(name, to, now.saturating_add(*lease_ms), true, *fence, now)
             }
-            (Question::Release { token, only_if, .. }, Some((holder, at)))
+            (StoreRequest::Release { token, only_if, .. }, Some((holder, at)))
                 if holder == *token && only_if.is_none_or(|only| only.0 == at) =>
             {
                 self.remove(name);
                 Outcome::Free
             }
-            (Question::Release { .. } | Question::Bury { .. }, _) => Outcome::Held {
+            (StoreRequest::Release { .. } | StoreRequest::DeleteDead { .. }, _) => Outcome::Held {
                 holder: None,
                 ttl_ms: None,
             },
@@ -379,7 +379,7 @@ mod tests {
             key: "a".into(),
         };
         let (user, me, only_if) = (USER, token("me"), None);
-        let ask = |lease_ms| Question::Ask {
+        let ask = |lease_ms| StoreRequest::Acquire {
             user,
             token: me.clone(),
             lease_ms,
@@ -387,14 +387,14 @@ mod tests {
             expects: None,
             bare: false,
         };
-        let extend = Question::Extend {
+        let extend = StoreRequest::Extend {
             user,
             token: me.clone(),
             lease_ms: 100,
             expects: None,
             mark: Mark::None,
         };
-        let hand_over = Question::HandOver {
+        let hand_over = StoreRequest::Handover {
             user,
             from: me.clone(),
             only_if,
@@ -402,7 +402,7 @@ mod tests {
             lease_ms: 100,
             fence: false,
         };
-        let release = Question::Release {
+        let release = StoreRequest::Release {
             user,
             token: me.clone(),
             only_if,
@@ -411,7 +411,7 @@ mod tests {
             holder: None,
             ttl_ms: None,
         };
-        for (question, before, after) in [
+        for (store_request, before, after) in [
             (ask(100), anew(1_109), granted(1_110)),
             (extend, anew(1_109), Outcome::Free),
             (hand_over, granted(1_109), Outcome::Free),
@@ -420,8 +420,8 @@ mod tests {
             for (now, expected) in [(1_009, before), (1_010, after)] {
                 let mut locks = Locks::default();
                 assert_eq!(locks.answer(&name, &ask(10), 1_000), granted(1_010));
-                let outcome = locks.answer(&name, &question, now);
-                assert_eq!(outcome, expected, "{question:?} at {now}");
+                let outcome = locks.answer(&name, &store_request, now);
+                assert_eq!(outcome, expected, "{store_request:?} at {now}");
             }
         }
     }
@@ -436,7 +436,7 @@ mod tests {
                 database: 0,
                 key: number.to_string().into(),
             };
-            let ask = Question::Ask {
+            let ask = StoreRequest::Acquire {
                 user,
                 token: me.clone(),
                 lease_ms: 1 + number % 7,
@@ -444,14 +444,14 @@ mod tests {
                 expects: None,
                 bare: false,
             };
-            let extend = Question::Extend {
+            let extend = StoreRequest::Extend {
                 user,
                 token: me.clone(),
                 lease_ms: 500,
                 expects: None,
                 mark: Mark::None,
             };
-            let release = Question::Release {
+            let release = StoreRequest::Release {
                 user,
                 token: me.clone(),
                 only_if,

@@ -1,4 +1,4 @@
-//! The storage of locks. A [`Store`] answers each [`Question`] about one lock in one atomic step. It notifies
+//! The storage of locks. A [`Store`] answers each [`StoreRequest`] about one lock in one atomic step. It notifies
 //! its [`Listener`] when another party changes a lock that was read.
 //!
 //! - [`redis`]: a Redis (or Valkey) node, over one shared connection per user and database.
@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     identity::{Credentials, User, Users},
-    lock::{Answer, LinkId, Question, UserId},
+    lock::{StoreReply, LinkId, StoreRequest, UserId},
     metrics::upstream::UpstreamMetrics,
 };
 
@@ -72,7 +72,7 @@ pub trait Store: Send + Sync + 'static {
     /// has been down for long: then it is not sent ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)). If the
     /// connection breaks before the reply, the outcome is [`Outcome::Unknown`](crate::lock::Outcome::Unknown).
     /// The caller may drop the future; the request may then be sent or not.
-    fn ask(&self, name: &LockName, question: &Question, within: Duration) -> Later<Answer>;
+    fn ask(&self, name: &LockName, store_request: &StoreRequest, within: Duration) -> Later<StoreReply>;
 
     /// Returns why the store does not reply, where it knows: an error's text, without the leading `-`.
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {

@@ -1,7 +1,7 @@
-//! Errands (`UNLOCK`, `RELOCK`) and waiters compete for the one question about a lock; and users without a
+//! Errands (`UNLOCK`, `RELOCK`) and waiters compete for the one store request about a lock; and users without a
 //! connection keep no others waiting. Tables as in `scenarios`.
 
-use crate::desk::scenario;
+use crate::harness::scenario;
 
 const NOPERM: &str = "refused NOPERM";
 
@@ -18,7 +18,7 @@ fn waiters_and_errands_take_turns() {
     ]);
 }
 
-/// 4,000 of them, each with a question of its own, made every other client's `LOCK` time out.
+/// 4,000 of them, each with a store request of its own, made every other client's `LOCK` time out.
 #[test]
 fn one_refusal_answers_all_earlier_errands_of_its_user() {
     scenario(&[

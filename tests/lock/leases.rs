@@ -2,7 +2,7 @@
 
 use lockgate::lock::{Settings, WriteBack};
 
-use crate::desk::{Desk, SETTINGS, scenario, scenario_with};
+use crate::harness::{Harness, SETTINGS, scenario, scenario_with};
 
 // ── SESSION ──────────────────────────────────────────────────────────────────────────────────
 
@@ -130,17 +130,17 @@ fn a_session_whose_acquisition_was_not_answered_is_released_by_its_end() {
 
 #[test]
 fn a_renewal_that_fails_is_tried_again_until_the_lease_is_over_and_then_it_is_told() {
-    let mut desk = Desk::new(SETTINGS);
-    desk.happen("1 lock a px 1200 session");
-    desk.happen("granted 7");
-    assert_eq!(desk.happen("after 400"), "extend a 1200 if 7");
+    let mut harness = Harness::new(SETTINGS);
+    harness.happen("1 lock a px 1200 session");
+    harness.happen("granted 7");
+    assert_eq!(harness.happen("after 400"), "extend a 1200 if 7");
     let mut asked = 1;
-    let mut told = desk.happen("refused ERR no");
+    let mut told = harness.happen("refused ERR no");
     while told.is_empty() {
-        told = desk.happen("after 10");
+        told = harness.happen("after 10");
         if told.starts_with("extend") {
             asked += 1;
-            told = desk.happen("refused ERR no");
+            told = harness.happen("refused ERR no");
         }
     }
     assert!((6..=8).contains(&asked), "renewed {asked} times");
@@ -395,7 +395,7 @@ fn a_lease_that_meets_an_unknown_token_waits_for_its_end_within_the_grace() {
 fn a_lease_is_released_before_it_was_written_back() {
     // A token that lockgate made is dead at any deadline; a client may use its own token again elsewhere.
     for (lock, died) in [("1 lock a", "a"), ("1 lock a named", "a up to 7")] {
-        let mut desk = Desk::new(SETTINGS);
+        let mut harness = Harness::new(SETTINGS);
         for (event, expected) in [
             (lock, "ask a"),
             ("granted 7", "1 granted a"),
@@ -405,9 +405,9 @@ fn a_lease_is_released_before_it_was_written_back() {
             ("not held", "2 Done"),
             ("push", ""),
         ] {
-            assert_eq!(desk.happen(event), expected, "{event}");
+            assert_eq!(harness.happen(event), expected, "{event}");
         }
-        assert_eq!(desk.died, [died]);
+        assert_eq!(harness.died, [died]);
     }
 }
 
@@ -431,7 +431,7 @@ fn an_unlock_waits_for_a_lease_that_another_instance_may_write_back() {
 
 #[test]
 fn a_token_released_within_the_grace_is_looked_for_until_it_is_over() {
-    let mut desk = Desk::new(SETTINGS);
+    let mut harness = Harness::new(SETTINGS);
     for (event, expected) in [
         ("1 unlock a", "release a"),
         ("free grace 160", "1 Done; check"),
@@ -442,9 +442,9 @@ fn a_token_released_within_the_grace_is_looked_for_until_it_is_over() {
         ("free", ""),
         ("idle", "true"),
     ] {
-        assert_eq!(desk.happen(event), expected, "{event}");
+        assert_eq!(harness.happen(event), expected, "{event}");
     }
-    assert_eq!(desk.died, ["a before the loss"]);
+    assert_eq!(harness.died, ["a before the loss"]);
 }
 
 #[test]
@@ -524,9 +524,9 @@ fn a_waiter_is_not_kept_by_a_dead_token() {
 #[test]
 fn a_token_dies_when_it_is_released_handed_on_or_lost() {
     let died = |lines: &[&str]| {
-        let mut desk = Desk::new(SETTINGS);
-        lines.iter().for_each(|line| drop(desk.happen(line)));
-        desk.died
+        let mut harness = Harness::new(SETTINGS);
+        lines.iter().for_each(|line| drop(harness.happen(line)));
+        harness.died
     };
     let held = ["1 lock a named", "granted 7"];
     let after = |more: &[&str]| died(&[&held[..], more].concat());
@@ -702,16 +702,16 @@ fn a_writing_back_that_was_refused_is_tried_again_until_the_lease_is_over() {
     ]);
 }
 
-/// Found by the simulator: what was told of a change must not be dropped with a question.
+/// Found by the simulator: what was told of a change must not be dropped with a store request.
 #[test]
 fn a_change_that_was_told_while_a_question_was_on_its_way_that_is_not_asked_again_is_heeded() {
-    let mut desk = Desk::new(SETTINGS);
-    assert_eq!(desk.happen("1 lock b"), "ask b");
-    desk.happen("held a 50000");
-    assert_eq!(desk.happen("2 unlock x"), "release x");
-    assert_eq!(desk.happen("after 2000"), "2 Upstream");
-    desk.happen("deaf");
-    assert_eq!(desk.happen("unknown"), "ask b");
+    let mut harness = Harness::new(SETTINGS);
+    assert_eq!(harness.happen("1 lock b"), "ask b");
+    harness.happen("held a 50000");
+    assert_eq!(harness.happen("2 unlock x"), "release x");
+    assert_eq!(harness.happen("after 2000"), "2 Upstream");
+    harness.happen("deaf");
+    assert_eq!(harness.happen("unknown"), "ask b");
 }
 
 #[test]
@@ -812,14 +812,14 @@ fn a_wait_that_ends_while_the_store_does_not_answer_is_an_error() {
 /// on the next one, says nothing of the holder that was read on the one before.
 #[test]
 fn what_was_read_on_a_connection_that_broke_is_read_again() {
-    let mut desk = Desk::new(SETTINGS);
-    assert_eq!(desk.happen("1 lock b"), "ask b");
-    desk.happen("held a 50000");
-    desk.happen("2 unlock x");
-    desk.happen("deaf");
-    assert_eq!(desk.happen("unknown"), "release x");
-    desk.link = 2;
-    assert_eq!(desk.happen("not held"), "2 Upstream; ask b");
+    let mut harness = Harness::new(SETTINGS);
+    assert_eq!(harness.happen("1 lock b"), "ask b");
+    harness.happen("held a 50000");
+    harness.happen("2 unlock x");
+    harness.happen("deaf");
+    assert_eq!(harness.happen("unknown"), "release x");
+    harness.link = 2;
+    assert_eq!(harness.happen("not held"), "2 Upstream; ask b");
 }
 
 /// The first acquisition of a plain lock that is not written back costs Redis a bare `SET`. Who waits
@@ -843,9 +843,9 @@ fn what_is_not_written_back_is_taken_without_looking_until_somebody_waits() {
         ],
     );
     for options in ["fence", "session", "named"] {
-        let mut desk = Desk::new(settings);
+        let mut harness = Harness::new(settings);
         assert!(
-            desk.happen(&format!("1 lock a {options}"))
+            harness.happen(&format!("1 lock a {options}"))
                 .starts_with("ask a")
         );
     }

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests
 
-mod desk;
+mod harness;
 mod errands;
-mod happenings;
+mod metrics;
 mod leases;
-mod nobody;
+mod orphaned_grants;
 mod properties;
 mod scenarios;
 mod simulator;

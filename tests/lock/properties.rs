@@ -1,13 +1,13 @@
-//! Whatever happens, in whatever order: nothing panics, one question is on its way at a time, nobody
-//! is answered twice, and who waits has a timer or a question to wake the queue.
+//! Whatever happens, in whatever order: nothing panics, one store request is on its way at a time, nobody
+//! is answered twice, and who waits has a timer or a store request to wake the queue.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::desk::{Desk, SETTINGS};
+use crate::harness::{Harness, SETTINGS};
 
-/// One event; those that answer a question happen only while one is on its way.
+/// One event; those that answer a store request happen only while one is on its way.
 fn events() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
     prop::collection::vec((0..32_u8, 0..4_u8, 0..4_u8), 1..60)
 }
@@ -17,7 +17,7 @@ proptest! {
 
     #[test]
     fn any_sequence_of_events(events in events()) {
-        let mut desk = Desk::new(SETTINGS);
+        let mut harness = Harness::new(SETTINGS);
         let mut asked = false;
         // Unanswered requests, with their tokens.
         let mut waiting: BTreeMap<usize, (&str, bool)> = BTreeMap::new();
@@ -76,7 +76,7 @@ proptest! {
                 waiting.insert(number, (token, waits));
             }
             let answers = (14..24).contains(&what) || what >= 30;
-            let done = desk.happen(&line);
+            let done = harness.happen(&line);
             asked = (asked && !answers) || done.split("; ").any(|act| {
                 ["ask", "hand", "release", "extend", "check", "restore", "bury"].contains(&act.split(' ').next().unwrap())
             });
@@ -93,11 +93,11 @@ proptest! {
                 }
             }
             prop_assert!(
-                waiting.is_empty() || asked || desk.queue.wake_at().is_some(),
+                waiting.is_empty() || asked || harness.queue.wake_at().is_some(),
                 "{line}: {waiting:?} wait, and nothing will wake the queue"
             );
             prop_assert!(
-                bound.is_empty() || desk.queue.wake_at().is_some(),
+                bound.is_empty() || harness.queue.wake_at().is_some(),
                 "{line}: {bound:?} are bound, and nothing will wake the queue"
             );
             prop_assert!(bound.len() <= 1, "{line}: {bound:?} are bound at a time");

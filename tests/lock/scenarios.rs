@@ -3,7 +3,7 @@
 
 use lockgate::lock::Settings;
 
-use crate::desk::{Desk, SETTINGS, scenario, scenario_with};
+use crate::harness::{Harness, SETTINGS, scenario, scenario_with};
 
 #[test]
 fn a_free_lock_costs_one_question_and_its_release_another() {
@@ -620,7 +620,7 @@ fn a_turn_is_those_who_waited_when_it_began_where_the_lock_was_held_elsewhere() 
         max_handoffs: 64,
         ..SETTINGS
     };
-    let mut desk = Desk::new(settings);
+    let mut harness = Harness::new(settings);
     for (event, done) in [
         ("1 lock a", "ask a"),
         ("held x 20000", ""),
@@ -634,21 +634,21 @@ fn a_turn_is_those_who_waited_when_it_began_where_the_lock_was_held_elsewhere() 
         ("free", "5 Done; ask c"),
         ("granted 9", "3 granted c"),
     ] {
-        assert_eq!(desk.happen(event), done, "{event}");
+        assert_eq!(harness.happen(event), done, "{event}");
     }
     // Until the pauses after several turns went unused.
     let mut turns = 1;
     let mut holder = "c".to_owned();
     loop {
         let next = format!("t{turns}");
-        desk.happen(&format!("{} lock {next}", 100 + turns));
-        let done = desk.happen(&format!("{} unlock {holder}", 200 + turns));
+        harness.happen(&format!("{} lock {next}", 100 + turns));
+        let done = harness.happen(&format!("{} unlock {holder}", 200 + turns));
         if done.starts_with("hand") {
             break;
         }
         turns += 1;
-        desk.happen("free");
-        desk.happen("granted 9");
+        harness.happen("free");
+        harness.happen("granted 9");
         holder = next;
     }
     assert_eq!(turns, 4);
@@ -657,7 +657,7 @@ fn a_turn_is_those_who_waited_when_it_began_where_the_lock_was_held_elsewhere() 
 /// The store forgets what it tracks when its table is full.
 #[test]
 fn a_push_about_a_lock_that_did_not_change_is_counted() {
-    let mut desk = Desk::new(SETTINGS);
+    let mut harness = Harness::new(SETTINGS);
     for (event, done) in [
         ("1 lock a", "ask a"),
         ("held x 20000", ""),
@@ -669,9 +669,9 @@ fn a_push_about_a_lock_that_did_not_change_is_counted() {
         ("after 20", "ask a"),
         ("held x 20000", ""),
     ] {
-        assert_eq!(desk.happen(event), done, "{event}");
+        assert_eq!(harness.happen(event), done, "{event}");
     }
-    let counted = |what: &str| desk.counted.iter().filter(|it| *it == what).count();
+    let counted = |what: &str| harness.counted.iter().filter(|it| *it == what).count();
     assert_eq!(counted("ToldOfNothing"), 1);
     assert_eq!(counted("InVain { on_push: true }"), 2);
 }

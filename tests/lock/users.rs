@@ -1,6 +1,6 @@
 //! Several users at one lock: who may not know of it is told nothing, and equal tokens are strangers.
 
-use crate::desk::scenario;
+use crate::harness::scenario;
 
 const NOPERM: &str = "refused NOPERM";
 

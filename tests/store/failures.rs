@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockgate::{
-    lock::{Answer, Fence, Outcome, Question, Token, UserId},
+    lock::{StoreReply, Fence, Outcome, StoreRequest, Token, UserId},
     store::redis::RedisSettings,
 };
 use tokio::{
@@ -16,12 +16,12 @@ use tokio::{
 };
 
 use crate::{
-    bed::{Bed, LONG, PATIENCE, Told, armed, ask, granted, lock, lock_in},
+    fixture::{Fixture, LONG, PATIENCE, Told, armed, ask, granted, lock, lock_in},
     network::Network,
     redis::{Server, settings},
 };
 
-const UNKNOWN: Answer = Answer {
+const UNKNOWN: StoreReply = StoreReply {
     outcome: Outcome::Unknown,
     armed: None,
     grace_ms: None,
@@ -37,28 +37,28 @@ fn impatient(settings: RedisSettings) -> RedisSettings {
 
 #[tokio::test]
 async fn a_broken_connection_is_told_and_replaced_by_one_that_tells_again() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
     for _ in 0..3 {
-        let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
+        let before = armed(&fixture.ask(&lock("a"), "me", LONG).await);
         other.kill_others().await;
-        assert_eq!(bed.told().await, Told::Deaf(before));
-        let after = armed(&bed.ask(&lock("a"), "me", LONG).await);
+        assert_eq!(fixture.told().await, Told::Deaf(before));
+        let after = armed(&fixture.ask(&lock("a"), "me", LONG).await);
         assert_ne!(before, after);
         let () = other.say("DEL a").await;
-        assert_eq!(bed.told().await, Told::Changed(after, lock("a")));
+        assert_eq!(fixture.told().await, Told::Changed(after, lock("a")));
     }
 }
 
 #[tokio::test]
 async fn what_is_under_way_when_the_connection_breaks_is_unknown() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
-    // Redis takes the question and does not answer before it is told to.
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    let link = armed(&fixture.ask(&lock("a"), "me", LONG).await);
+    // Redis takes the store request and does not answer before it is told to.
     let () = other.say("CLIENT PAUSE 600000 WRITE").await;
     let asked: Vec<_> = (0..10)
-        .map(|n| bed.start(&lock(format!("{n}")), ask("me", LONG)))
+        .map(|n| fixture.start(&lock(format!("{n}")), ask("me", LONG)))
         .collect();
     while other.blocked_clients().await == 0 {
         tokio::task::yield_now().await;
@@ -67,26 +67,26 @@ async fn what_is_under_way_when_the_connection_breaks_is_unknown() {
     for asked in asked {
         assert_eq!(asked.await.unwrap(), UNKNOWN);
     }
-    assert_eq!(bed.told().await, Told::Deaf(link));
+    assert_eq!(fixture.told().await, Told::Deaf(link));
     let () = other.say("CLIENT UNPAUSE").await;
-    let after = armed(&bed.ask(&lock("0"), "me", LONG).await);
+    let after = armed(&fixture.ask(&lock("0"), "me", LONG).await);
     assert_ne!(link, after);
 }
 
 /// Or a queue that asks again would ask in vain, over and over, until the link is replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_hears_unknown_and_asks_again_at_once_is_not_given_the_broken_link() {
-    let bed = Arc::new(Bed::redis());
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    bed.hold(&lock("a"), "me").await;
+    let fixture = Arc::new(Fixture::redis());
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    fixture.hold(&lock("a"), "me").await;
     let () = other.say("CLIENT PAUSE 600000 WRITE").await;
     let askers: Vec<_> = (0..50)
         .map(|n| {
-            let (bed, name) = (Arc::clone(&bed), lock(format!("{n}")));
+            let (fixture, name) = (Arc::clone(&fixture), lock(format!("{n}")));
             tokio::spawn(async move {
                 (
-                    bed.ask(&name, "me", LONG).await,
-                    bed.ask(&name, "me", LONG).await,
+                    fixture.ask(&name, "me", LONG).await,
+                    fixture.ask(&name, "me", LONG).await,
                 )
             })
         })
@@ -108,53 +108,53 @@ async fn who_hears_unknown_and_asks_again_at_once_is_not_given_the_broken_link()
 
 #[tokio::test]
 async fn the_link_of_another_database_does_not_care() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    let zero = armed(&bed.ask(&lock("a"), "me", LONG).await);
-    let five = armed(&bed.ask(&lock_in(5, "b"), "me", LONG).await);
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    let zero = armed(&fixture.ask(&lock("a"), "me", LONG).await);
+    let five = armed(&fixture.ask(&lock_in(5, "b"), "me", LONG).await);
     other.kill_one_in(5).await;
-    assert_eq!(bed.told().await, Told::Deaf(five));
-    assert_eq!(armed(&bed.ask(&lock("a"), "me", LONG).await), zero);
-    assert_eq!(bed.told_already(), []);
+    assert_eq!(fixture.told().await, Told::Deaf(five));
+    assert_eq!(armed(&fixture.ask(&lock("a"), "me", LONG).await), zero);
+    assert_eq!(fixture.told_already(), []);
 }
 
 #[tokio::test]
 async fn a_server_that_hangs_makes_the_question_unknown_and_the_link_deaf() {
     let server = Server::start();
-    let mut bed = Bed::at(impatient(server.settings()));
-    let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    let mut fixture = Fixture::at(impatient(server.settings()));
+    let before = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     server.freeze();
     let asked = tokio::time::Instant::now();
-    assert_eq!(bed.ask(&lock("b"), "me", LONG).await, UNKNOWN);
+    assert_eq!(fixture.ask(&lock("b"), "me", LONG).await, UNKNOWN);
     assert!(
         asked.elapsed() >= Duration::from_millis(200),
         "{:?}",
         asked.elapsed()
     );
-    assert_eq!(bed.told().await, Told::Deaf(before));
-    let waiting = bed.start(&lock("c"), ask("me", LONG));
+    assert_eq!(fixture.told().await, Told::Deaf(before));
+    let waiting = fixture.start(&lock("c"), ask("me", LONG));
     assert!(
-        bed.try_look(&lock("a"))
+        fixture.try_look(&lock("a"))
             .await
             .unwrap_err()
             .starts_with(b"UPSTREAM ")
     );
     server.thaw();
     let answer = waiting.await.unwrap();
-    let after = armed(&bed.granted_or_anew(answer, &lock("c"), "me").await);
+    let after = armed(&fixture.granted_or_anew(answer, &lock("c"), "me").await);
     assert_ne!(before, after);
 }
 
 #[tokio::test]
 async fn a_server_that_hangs_is_noticed_though_nobody_has_the_patience_to_wait() {
     let server = Server::start();
-    let mut bed = Bed::at(impatient(server.settings()));
-    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    let mut fixture = Fixture::at(impatient(server.settings()));
+    let link = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     server.freeze();
-    let given_up = bed.start(&lock("b"), ask("me", LONG));
+    let given_up = fixture.start(&lock("b"), ask("me", LONG));
     tokio::task::yield_now().await;
     given_up.abort();
-    assert_eq!(bed.told().await, Told::Deaf(link));
+    assert_eq!(fixture.told().await, Told::Deaf(link));
     server.thaw();
 }
 
@@ -165,10 +165,10 @@ async fn a_server_that_hangs_is_noticed_though_nobody_asks() {
         ping: Duration::from_millis(100),
         ..impatient(server.settings())
     };
-    let mut bed = Bed::at(settings);
-    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    let mut fixture = Fixture::at(settings);
+    let link = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     server.freeze();
-    assert_eq!(bed.told().await, Told::Deaf(link));
+    assert_eq!(fixture.told().await, Told::Deaf(link));
     server.thaw();
 }
 
@@ -180,8 +180,8 @@ async fn a_silent_connection_is_pinged_and_lives() {
         ping: Duration::from_millis(20),
         ..server.settings()
     };
-    let mut bed = Bed::at(settings);
-    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    let mut fixture = Fixture::at(settings);
+    let link = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     while !other
         .say::<String>("INFO commandstats")
         .await
@@ -189,18 +189,18 @@ async fn a_silent_connection_is_pinged_and_lives() {
     {
         tokio::task::yield_now().await;
     }
-    assert_eq!(bed.told_already(), []);
-    assert_eq!(armed(&bed.ask(&lock("a"), "me", LONG).await), link);
+    assert_eq!(fixture.told_already(), []);
+    assert_eq!(armed(&fixture.ask(&lock("a"), "me", LONG).await), link);
 }
 
 #[tokio::test]
 async fn a_slow_question_is_no_hang_while_others_are_answered() {
     let server = Server::start();
-    let bed = Bed::at(impatient(server.settings()));
+    let fixture = Fixture::at(impatient(server.settings()));
     let started = tokio::time::Instant::now();
-    let link = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    let link = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     while started.elapsed() < Duration::from_secs(1) {
-        assert_eq!(bed.ask(&lock("a"), "me", LONG).await.armed, Some(link));
+        assert_eq!(fixture.ask(&lock("a"), "me", LONG).await.armed, Some(link));
     }
 }
 
@@ -208,9 +208,9 @@ async fn a_slow_question_is_no_hang_while_others_are_answered() {
 async fn a_question_waits_for_a_server_that_comes_later() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = nobody.local_addr().unwrap().port();
-    let bed = Bed::at(settings(port));
+    let fixture = Fixture::at(settings(port));
     let asked: Vec<_> = (0..10)
-        .map(|n| bed.start(&lock(format!("{n}")), ask("me", LONG)))
+        .map(|n| fixture.start(&lock(format!("{n}")), ask("me", LONG)))
         .collect();
     // One attempt is in vain for certain.
     drop(nobody.accept().await.unwrap());
@@ -220,7 +220,7 @@ async fn a_question_waits_for_a_server_that_comes_later() {
         .unwrap();
     for (n, asked) in asked.into_iter().enumerate() {
         let name = lock(format!("{n}"));
-        bed.granted_or_anew(asked.await.unwrap(), &name, "me").await;
+        fixture.granted_or_anew(asked.await.unwrap(), &name, "me").await;
     }
 }
 
@@ -228,15 +228,15 @@ async fn a_question_waits_for_a_server_that_comes_later() {
 async fn a_server_that_restarts_is_found_again() {
     let server = Server::start();
     let port = server.port();
-    let mut bed = Bed::at(settings(port));
-    let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    let mut fixture = Fixture::at(settings(port));
+    let before = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     drop(server);
-    assert_eq!(bed.told().await, Told::Deaf(before));
-    let asked = bed.start(&lock("a"), ask("you", LONG));
+    assert_eq!(fixture.told().await, Told::Deaf(before));
+    let asked = fixture.start(&lock("a"), ask("you", LONG));
     let _server = tokio::task::spawn_blocking(move || Server::start_on(port, &[]))
         .await
         .unwrap();
-    bed.granted_or_anew(asked.await.unwrap(), &lock("a"), "you")
+    fixture.granted_or_anew(asked.await.unwrap(), &lock("a"), "you")
         .await;
 }
 
@@ -262,9 +262,9 @@ async fn what_was_given_up_on_is_not_sent_later() {
             }
         }
     });
-    let bed = Bed::at(impatient(settings(port)));
+    let fixture = Fixture::at(impatient(settings(port)));
     let token = Token::new(vec![b'x'; MUCH]);
-    let question = Question::Ask {
+    let store_request = StoreRequest::Acquire {
         user: UserId(0),
         token,
         lease_ms: LONG,
@@ -272,7 +272,7 @@ async fn what_was_given_up_on_is_not_sent_later() {
         expects: None,
         bare: false,
     };
-    assert_eq!(bed.put(&lock("a"), question).await, UNKNOWN);
+    assert_eq!(fixture.put(&lock("a"), store_request).await, UNKNOWN);
     gave_up.send(()).unwrap();
     let (received, error) = tokio::time::timeout(PATIENCE, upstream)
         .await
@@ -296,15 +296,15 @@ async fn what_finds_no_connection_in_its_time_is_not_asked() {
         ..settings(listener.local_addr().unwrap().port())
     };
     assert!(settings.timeout > 10 * WITHIN);
-    let bed = Bed::at(settings);
-    let release = Question::Release {
+    let fixture = Fixture::at(settings);
+    let release = StoreRequest::Release {
         user: UserId(0),
         token: Token::new("mine"),
         only_if: None,
     };
     let start = Instant::now();
     let (name, greets_nobody) = (lock("a"), listener.accept());
-    let (answer, accepted) = tokio::join!(bed.put_within(&name, release, WITHIN), greets_nobody);
+    let (answer, accepted) = tokio::join!(fixture.put_within(&name, release, WITHIN), greets_nobody);
     assert_eq!(answer.outcome, Outcome::NoLink);
     assert!(
         (WITHIN..5 * WITHIN).contains(&start.elapsed()),
@@ -320,15 +320,15 @@ async fn what_finds_no_connection_in_its_time_is_not_asked() {
 async fn what_was_given_up_on_and_arrives_later_does_not_execute() {
     let server = Server::start();
     let network = Network::before(&server).await;
-    let bed = Bed::at(impatient(settings(network.port())));
-    bed.hold(&lock("a"), "me").await;
+    let fixture = Fixture::at(impatient(settings(network.port())));
+    fixture.hold(&lock("a"), "me").await;
     network.lose();
-    assert_eq!(bed.ask(&lock("b"), "me", LONG).await, UNKNOWN);
-    bed.hold(&lock("c"), "me").await;
+    assert_eq!(fixture.ask(&lock("b"), "me", LONG).await, UNKNOWN);
+    fixture.hold(&lock("c"), "me").await;
     let late = network.deliver().await;
     assert!(late.bytes > 0);
     assert!(!late.answered, "Redis executed it");
-    assert!(!bed.look(&lock("b")).await.held);
+    assert!(!fixture.look(&lock("b")).await.held);
 }
 
 /// A user who may not end its own connections is served all the same.
@@ -339,11 +339,11 @@ async fn who_may_not_kill_is_connected_anew_too() {
     let () = other
         .say("ACL SETUSER ann on >pw ~* &* +@all -client|kill -client|info")
         .await;
-    let mut bed = Bed::at_as(server.settings(), "ann", "pw");
-    let before = armed(&bed.ask(&lock("a"), "me", LONG).await);
+    let mut fixture = Fixture::at_as(server.settings(), "ann", "pw");
+    let before = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     other.kill_others().await;
-    assert_eq!(bed.told().await, Told::Deaf(before));
-    armed(&bed.ask(&lock("a"), "me", LONG).await);
+    assert_eq!(fixture.told().await, Told::Deaf(before));
+    armed(&fixture.ask(&lock("a"), "me", LONG).await);
 }
 
 /// Answers the first words as Redis does.
@@ -376,7 +376,7 @@ async fn an_answer_that_is_not_redis_breaks_the_connection() {
             let _ = stream.read(&mut buffer).await;
         }
     });
-    let mut bed = Bed::at(settings(port));
-    assert_eq!(bed.ask(&lock("a"), "me", LONG).await, UNKNOWN);
-    assert!(matches!(bed.told().await, Told::Deaf(_)));
+    let mut fixture = Fixture::at(settings(port));
+    assert_eq!(fixture.ask(&lock("a"), "me", LONG).await, UNKNOWN);
+    assert!(matches!(fixture.told().await, Told::Deaf(_)));
 }

@@ -1,24 +1,24 @@
 //! Fences, in both stores: they rise whatever happens to the counter.
 
-use lockgate::lock::{Deadline, Fence, Outcome, Question, UserId};
+use lockgate::lock::{Deadline, Fence, Outcome, StoreRequest, UserId};
 use redis::Value;
 
-use crate::bed::{Bed, LONG, lock, token};
+use crate::fixture::{Fixture, LONG, lock, token};
 
 const USER: UserId = UserId(0);
 
-async fn ask(bed: &Bed, key: &str, holder: &str) -> Outcome {
-    ask_for(bed, key, holder, Fence::New, None).await
+async fn ask(fixture: &Fixture, key: &str, holder: &str) -> Outcome {
+    ask_for(fixture, key, holder, Fence::New, None).await
 }
 
 async fn ask_for(
-    bed: &Bed,
+    fixture: &Fixture,
     key: &str,
     holder: &str,
     fence: Fence,
     expects: Option<Deadline>,
 ) -> Outcome {
-    let question = Question::Ask {
+    let store_request = StoreRequest::Acquire {
         user: USER,
         token: token(holder),
         lease_ms: LONG,
@@ -26,11 +26,11 @@ async fn ask_for(
         expects,
         bare: false,
     };
-    bed.put(&lock(key), question).await.outcome
+    fixture.put(&lock(key), store_request).await.outcome
 }
 
-async fn hand_over(bed: &Bed, key: &str, from: &str, to: &str) -> Outcome {
-    let question = Question::HandOver {
+async fn hand_over(fixture: &Fixture, key: &str, from: &str, to: &str) -> Outcome {
+    let store_request = StoreRequest::Handover {
         user: USER,
         from: token(from),
         only_if: None,
@@ -38,7 +38,7 @@ async fn hand_over(bed: &Bed, key: &str, from: &str, to: &str) -> Outcome {
         lease_ms: LONG,
         fence: true,
     };
-    bed.put(&lock(key), question).await.outcome
+    fixture.put(&lock(key), store_request).await.outcome
 }
 
 #[track_caller]
@@ -56,12 +56,12 @@ fn is_fresh(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Granted { fresh: true, .. })
 }
 
-async fn rises(bed: Bed) {
-    let first = ask(&bed, "a", "one").await;
-    let again = ask(&bed, "a", "one").await;
-    let next = hand_over(&bed, "a", "one", "two").await;
-    let sent_again = hand_over(&bed, "a", "one", "two").await;
-    let elsewhere = ask(&bed, "b", "one").await;
+async fn rises(fixture: Fixture) {
+    let first = ask(&fixture, "a", "one").await;
+    let again = ask(&fixture, "a", "one").await;
+    let next = hand_over(&fixture, "a", "one", "two").await;
+    let sent_again = hand_over(&fixture, "a", "one", "two").await;
+    let elsewhere = ask(&fixture, "b", "one").await;
     let all = [&first, &again, &next, &sent_again, &elsewhere];
     assert!(
         all.iter()
@@ -72,25 +72,25 @@ async fn rises(bed: Bed) {
     assert!(is_fresh(&first) && is_fresh(&next) && is_fresh(&elsewhere));
     assert!(!is_fresh(&again) && !is_fresh(&sent_again));
     assert!(matches!(
-        ask(&bed, "a", "three").await,
+        ask(&fixture, "a", "three").await,
         Outcome::Held { .. }
     ));
     assert!(matches!(
-        hand_over(&bed, "a", "three", "four").await,
+        hand_over(&fixture, "a", "three", "four").await,
         Outcome::Held { .. }
     ));
-    assert_eq!(hand_over(&bed, "free", "a", "b").await, Outcome::Free);
+    assert_eq!(hand_over(&fixture, "free", "a", "b").await, Outcome::Free);
 }
 
 /// Who says what deadline its lock has keeps its fence; where that is not so any more, others may have
 /// had a larger one.
-async fn is_kept(bed: Bed) {
+async fn is_kept(fixture: Fixture) {
     let deadline = |outcome: &Outcome| match outcome {
         Outcome::Granted { deadline, .. } => *deadline,
         other => panic!("not granted: {other:?}"),
     };
-    let again = |at| ask_for(&bed, "a", "one", Fence::NewUnless(at), Some(at));
-    let first = ask(&bed, "a", "one").await;
+    let again = |at| ask_for(&fixture, "a", "one", Fence::NewUnless(at), Some(at));
+    let first = ask(&fixture, "a", "one").await;
     let kept = again(deadline(&first)).await;
     assert!(matches!(
         kept,
@@ -102,67 +102,67 @@ async fn is_kept(bed: Bed) {
     ));
     let late = again(deadline(&first)).await;
     assert!(fence(&late) > fence(&first) && !is_fresh(&late));
-    let release = Question::Release {
+    let release = StoreRequest::Release {
         user: USER,
         token: token("one"),
         only_if: None,
     };
-    assert_eq!(bed.put(&lock("a"), release).await.outcome, Outcome::Free);
+    assert_eq!(fixture.put(&lock("a"), release).await.outcome, Outcome::Free);
     let anew = again(deadline(&late)).await;
     assert!(fence(&anew) > fence(&late) && is_fresh(&anew));
 }
 
 #[tokio::test]
 async fn a_fence_is_kept_in_memory() {
-    is_kept(Bed::embedded()).await;
+    is_kept(Fixture::embedded()).await;
 }
 
 #[tokio::test]
 async fn a_fence_is_kept_in_redis() {
-    is_kept(Bed::redis()).await;
+    is_kept(Fixture::redis()).await;
 }
 
 #[tokio::test]
 async fn a_fence_rises_in_memory() {
-    rises(Bed::embedded()).await;
+    rises(Fixture::embedded()).await;
 }
 
 #[tokio::test]
 async fn a_fence_rises_in_redis() {
-    rises(Bed::redis()).await;
+    rises(Fixture::redis()).await;
 }
 
 #[tokio::test]
 async fn a_fence_rises_over_a_counter_that_was_deleted_or_ran_ahead() {
-    let bed = Bed::redis();
-    let mut client = bed.server.as_ref().unwrap().client().await;
-    let first = fence(&ask(&bed, "a", "one").await);
+    let fixture = Fixture::redis();
+    let mut client = fixture.server.as_ref().unwrap().client().await;
+    let first = fence(&ask(&fixture, "a", "one").await);
     let () = client.say("FLUSHALL").await;
-    let second = fence(&ask(&bed, "a", "two").await);
+    let second = fence(&ask(&fixture, "a", "two").await);
     assert!(second > first);
     // Another gate's clock, or another Redis's.
     let () = client.say("SET lockgate:fence 8000000000000000").await;
-    let third = fence(&ask(&bed, "b", "one").await);
+    let third = fence(&ask(&fixture, "b", "one").await);
     assert_eq!(third, 8_000_000_000_000_001);
     let () = client.say("FLUSHALL").await;
     // Lost, and Redis's clock is far behind: what this gate has seen counts.
-    assert!(fence(&ask(&bed, "c", "one").await) > third);
+    assert!(fence(&ask(&fixture, "c", "one").await) > third);
 }
 
 #[tokio::test]
 async fn a_counter_that_is_no_number_is_an_error_and_nothing_is_held() {
-    let bed = Bed::redis();
-    let mut client = bed.server.as_ref().unwrap().client().await;
+    let fixture = Fixture::redis();
+    let mut client = fixture.server.as_ref().unwrap().client().await;
     for counter in ["x", "-1", "1.5", "9007199254740991", "1e3"] {
         let () = client.say(&format!("SET lockgate:fence {counter}")).await;
-        let Outcome::Refused(text) = ask(&bed, "a", "me").await else {
+        let Outcome::Refused(text) = ask(&fixture, "a", "me").await else {
             panic!("{counter} was taken for a number")
         };
         assert!(text.starts_with(b"ERR the fence counter"), "{text:?}");
     }
     let () = client.say("DEL lockgate:fence").await;
     let () = client.say("RPUSH lockgate:fence x").await;
-    let Outcome::Refused(text) = ask(&bed, "a", "me").await else {
+    let Outcome::Refused(text) = ask(&fixture, "a", "me").await else {
         panic!("a list was taken for a number")
     };
     assert!(text.starts_with(b"WRONGTYPE"), "{text:?}");

@@ -3,38 +3,38 @@
 use std::time::{Duration, Instant};
 
 use lockgate::{
-    lock::{Dead, Deadline, Fence, Mark, Outcome, Question, UserId},
+    lock::{Dead, Deadline, Fence, Mark, Outcome, StoreRequest, UserId},
     store::redis::RedisSettings,
 };
 
 use crate::{
-    bed::{Bed, LONG, Told, armed, ask, granted, held, lock, token},
+    fixture::{Fixture, LONG, Told, armed, ask, granted, held, lock, token},
     redis::Server,
 };
 
 const USER: UserId = UserId(0);
 const GRACE: Duration = Duration::from_millis(700);
 
-async fn restore(bed: &Bed, holder: &str, lease_ms: u64) -> Outcome {
-    let question = Question::Restore {
+async fn restore(fixture: &Fixture, holder: &str, lease_ms: u64) -> Outcome {
+    let store_request = StoreRequest::WriteBack {
         user: USER,
         token: token(holder),
         lease_ms,
     };
-    bed.put(&lock("a"), question).await.outcome
+    fixture.put(&lock("a"), store_request).await.outcome
 }
 
-async fn bury(bed: &Bed, dead: &str, not_after: Option<Deadline>) -> Outcome {
-    bury_or_at(bed, dead, not_after, None).await
+async fn bury(fixture: &Fixture, dead: &str, not_after: Option<Deadline>) -> Outcome {
+    bury_or_at(fixture, dead, not_after, None).await
 }
 
 async fn bury_or_at(
-    bed: &Bed,
+    fixture: &Fixture,
     dead: &str,
     not_after: Option<Deadline>,
     or_at: Option<Deadline>,
 ) -> Outcome {
-    let question = Question::Bury {
+    let store_request = StoreRequest::DeleteDead {
         token: token(dead),
         dead: Dead {
             user: USER,
@@ -42,7 +42,7 @@ async fn bury_or_at(
             or_at,
         },
     };
-    bed.put(&lock("a"), question).await.outcome
+    fixture.put(&lock("a"), store_request).await.outcome
 }
 
 fn is_fresh(outcome: &Outcome) -> bool {
@@ -51,60 +51,60 @@ fn is_fresh(outcome: &Outcome) -> bool {
 
 #[tokio::test]
 async fn a_lease_is_written_back_where_the_lock_is_free() {
-    let bed = Bed::redis();
-    assert!(is_fresh(&restore(&bed, "me", 5_000).await));
-    assert_eq!(bed.holder(&lock("a")).await, Some(token("me")));
-    assert!((4_000..=5_000).contains(&bed.look(&lock("a")).await.ttl_ms));
+    let fixture = Fixture::redis();
+    assert!(is_fresh(&restore(&fixture, "me", 5_000).await));
+    assert_eq!(fixture.holder(&lock("a")).await, Some(token("me")));
+    assert!((4_000..=5_000).contains(&fixture.look(&lock("a")).await.ttl_ms));
 }
 
 #[tokio::test]
 async fn a_lease_takes_the_place_of_no_other_token() {
-    let bed = Bed::redis();
-    bed.hold(&lock("a"), "other").await;
-    let outcome = restore(&bed, "me", 5_000).await;
+    let fixture = Fixture::redis();
+    fixture.hold(&lock("a"), "other").await;
+    let outcome = restore(&fixture, "me", 5_000).await;
     assert!(
         matches!(&outcome, Outcome::Held { holder: Some(holder), .. } if *holder == token("other")),
         "{outcome:?}"
     );
-    assert_eq!(bed.holder(&lock("a")).await, Some(token("other")));
+    assert_eq!(fixture.holder(&lock("a")).await, Some(token("other")));
 }
 
 #[tokio::test]
 async fn a_dead_token_is_deleted_up_to_its_deadline_and_no_other() {
-    let bed = Bed::redis();
-    let Deadline(at) = bed.hold(&lock("a"), "dead").await;
+    let fixture = Fixture::redis();
+    let Deadline(at) = fixture.hold(&lock("a"), "dead").await;
     for (name, not_after) in [("other", None), ("dead", Some(Deadline(at - 1)))] {
-        let outcome = bury(&bed, name, not_after).await;
+        let outcome = bury(&fixture, name, not_after).await;
         assert!(matches!(outcome, Outcome::Held { .. }), "{outcome:?}");
-        assert_eq!(bed.holder(&lock("a")).await, Some(token("dead")));
+        assert_eq!(fixture.holder(&lock("a")).await, Some(token("dead")));
     }
-    assert_eq!(bury(&bed, "dead", Some(Deadline(at))).await, Outcome::Free);
-    assert_eq!(bed.holder(&lock("a")).await, None);
-    bed.hold(&lock("a"), "dead").await;
-    assert_eq!(bury(&bed, "dead", None).await, Outcome::Free);
-    assert_eq!(bury(&bed, "dead", None).await, Outcome::Free);
+    assert_eq!(bury(&fixture, "dead", Some(Deadline(at))).await, Outcome::Free);
+    assert_eq!(fixture.holder(&lock("a")).await, None);
+    fixture.hold(&lock("a"), "dead").await;
+    assert_eq!(bury(&fixture, "dead", None).await, Outcome::Free);
+    assert_eq!(bury(&fixture, "dead", None).await, Outcome::Free);
 }
 
 /// A later deadline than the last one counts only exactly.
 #[tokio::test]
 async fn a_dead_token_is_deleted_at_the_deadline_that_was_shortened() {
-    let bed = Bed::redis();
-    let Deadline(at) = bed.hold(&lock("a"), "dead").await;
+    let fixture = Fixture::redis();
+    let Deadline(at) = fixture.hold(&lock("a"), "dead").await;
     let early = Some(Deadline(at - 1_000));
     for other in [at - 10, at + 10] {
-        let outcome = bury_or_at(&bed, "dead", early, Some(Deadline(other))).await;
+        let outcome = bury_or_at(&fixture, "dead", early, Some(Deadline(other))).await;
         assert!(matches!(outcome, Outcome::Held { .. }), "{outcome:?}");
     }
-    let outcome = bury_or_at(&bed, "dead", early, Some(Deadline(at))).await;
+    let outcome = bury_or_at(&fixture, "dead", early, Some(Deadline(at))).await;
     assert_eq!(outcome, Outcome::Free);
-    assert_eq!(bed.holder(&lock("a")).await, None);
+    assert_eq!(fixture.holder(&lock("a")).await, None);
 }
 
 #[tokio::test]
 async fn a_lease_that_is_there_is_left_or_made_longer_never_shorter() {
-    let bed = Bed::redis();
-    let at = bed.hold(&lock("a"), "me").await;
-    let left = restore(&bed, "me", 1_000).await;
+    let fixture = Fixture::redis();
+    let at = fixture.hold(&lock("a"), "me").await;
+    let left = restore(&fixture, "me", 1_000).await;
     assert_eq!(
         left,
         Outcome::Granted {
@@ -113,7 +113,7 @@ async fn a_lease_that_is_there_is_left_or_made_longer_never_shorter() {
             fence: None
         }
     );
-    let longer = restore(&bed, "me", 2 * LONG).await;
+    let longer = restore(&fixture, "me", 2 * LONG).await;
     let Outcome::Granted {
         deadline: Deadline(longer),
         fresh: true,
@@ -129,13 +129,13 @@ async fn a_lease_that_is_there_is_left_or_made_longer_never_shorter() {
 #[tokio::test]
 async fn a_new_connection_raises_the_fence_counter_to_what_was_told() {
     const AHEAD: u64 = 5_000_000_000_000_000;
-    let bed = Bed::redis();
-    let mut client = bed.server.as_ref().unwrap().client().await;
+    let fixture = Fixture::redis();
+    let mut client = fixture.server.as_ref().unwrap().client().await;
     let () = client.say(&format!("SET lockgate:fence {AHEAD}")).await;
-    granted(&bed.put(&lock("a"), fenced("me")).await);
+    granted(&fixture.put(&lock("a"), fenced("me")).await);
     let () = client.say("DEL lockgate:fence").await;
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
-    granted(&bed.ask(&lock("b"), "me", LONG).await);
+    granted(&fixture.ask(&lock("b"), "me", LONG).await);
     let counter: u64 = client.say("GET lockgate:fence").await;
     assert_eq!(counter, AHEAD + 1);
 }
@@ -143,20 +143,20 @@ async fn a_new_connection_raises_the_fence_counter_to_what_was_told() {
 /// What no clock gave was set by hand; deleting it is the cure that the error names.
 #[tokio::test]
 async fn a_counter_that_was_set_near_its_end_is_cured_by_deleting_it() {
-    let bed = Bed::redis();
-    let mut client = bed.server.as_ref().unwrap().client().await;
+    let fixture = Fixture::redis();
+    let mut client = fixture.server.as_ref().unwrap().client().await;
     let () = client.say("SET lockgate:fence 9007199254740990").await;
-    granted(&bed.put(&lock("a"), fenced("me")).await);
-    let refused = bed.put(&lock("b"), fenced("me")).await.outcome;
+    granted(&fixture.put(&lock("a"), fenced("me")).await);
+    let refused = fixture.put(&lock("b"), fenced("me")).await.outcome;
     assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
     let () = client.say("DEL lockgate:fence").await;
-    granted(&bed.put(&lock("b"), fenced("me")).await);
+    granted(&fixture.put(&lock("b"), fenced("me")).await);
     let counter: u64 = client.say("GET lockgate:fence").await;
     assert!(counter < 1 << 52, "{counter}");
 }
 
-fn fenced(holder: &str) -> Question {
-    Question::Ask {
+fn fenced(holder: &str) -> StoreRequest {
+    StoreRequest::Acquire {
         user: USER,
         token: token(holder),
         lease_ms: LONG,
@@ -168,47 +168,47 @@ fn fenced(holder: &str) -> Question {
 
 #[tokio::test]
 async fn a_check_tells_the_holder_and_is_told_of_changes() {
-    let mut bed = Bed::redis();
-    let mut client = bed.server.as_ref().unwrap().client().await;
-    let check = || Question::Check { user: USER };
-    assert_eq!(bed.put(&lock("a"), check()).await.outcome, Outcome::Free);
+    let mut fixture = Fixture::redis();
+    let mut client = fixture.server.as_ref().unwrap().client().await;
+    let check = || StoreRequest::Check { user: USER };
+    assert_eq!(fixture.put(&lock("a"), check()).await.outcome, Outcome::Free);
     let () = client.say("SET a somebody PX 60000").await;
     assert_eq!(
-        held(&bed.put(&lock("a"), check()).await).0,
+        held(&fixture.put(&lock("a"), check()).await).0,
         token("somebody")
     );
-    bed.told_already();
+    fixture.told_already();
     let () = client.say("DEL a").await;
-    assert!(matches!(bed.told().await, Told::Changed(_, name) if name == lock("a")));
+    assert!(matches!(fixture.told().await, Told::Changed(_, name) if name == lock("a")));
 }
 
 /// What a replica says of the holder is stale, so it is not believed.
 #[tokio::test]
 async fn a_replica_answers_no_question() {
-    let bed = Bed::redis();
-    bed.hold(&lock("a"), "me").await;
-    let mut client = bed.server.as_ref().unwrap().client().await;
+    let fixture = Fixture::redis();
+    fixture.hold(&lock("a"), "me").await;
+    let mut client = fixture.server.as_ref().unwrap().client().await;
     let () = client.say("REPLICAOF 127.0.0.1 1").await;
-    let question = |what: &str| match what {
-        "check" => Question::Check { user: USER },
-        "release" => Question::Release {
+    let store_request = |what: &str| match what {
+        "check" => StoreRequest::Check { user: USER },
+        "release" => StoreRequest::Release {
             user: USER,
             token: token("other"),
             only_if: None,
         },
-        "extend" => Question::Extend {
+        "extend" => StoreRequest::Extend {
             user: USER,
             token: token("other"),
             lease_ms: LONG,
             expects: None,
             mark: Mark::None,
         },
-        "restore" => Question::Restore {
+        "restore" => StoreRequest::WriteBack {
             user: USER,
             token: token("other"),
             lease_ms: LONG,
         },
-        "bury" => Question::Bury {
+        "bury" => StoreRequest::DeleteDead {
             token: token("other"),
             dead: Dead {
                 user: USER,
@@ -216,7 +216,7 @@ async fn a_replica_answers_no_question() {
                 or_at: None,
             },
         },
-        _ => Question::HandOver {
+        _ => StoreRequest::Handover {
             user: USER,
             from: token("other"),
             only_if: None,
@@ -227,7 +227,7 @@ async fn a_replica_answers_no_question() {
     };
     for what in ["check", "release", "extend", "restore", "bury", "hand over"] {
         for key in ["a", "free"] {
-            let outcome = bed.put(&lock(key), question(what)).await.outcome;
+            let outcome = fixture.put(&lock(key), store_request(what)).await.outcome;
             assert!(
                 matches!(&outcome, Outcome::NotNow(text) if text.starts_with(b"READONLY")),
                 "{what} {key}: {outcome:?}"
@@ -244,10 +244,10 @@ fn settings(port: u16) -> RedisSettings {
 }
 
 /// Asks until the grace is over; returns how long that took.
-async fn wait_for_grant(bed: &Bed, key: &str) -> Duration {
+async fn wait_for_grant(fixture: &Fixture, key: &str) -> Duration {
     let asked = Instant::now();
     loop {
-        match bed.ask(&lock(key), "me", LONG).await.outcome {
+        match fixture.ask(&lock(key), "me", LONG).await.outcome {
             Outcome::NotYet { ms } => {
                 assert!(u128::from(ms) <= GRACE.as_millis());
                 tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -262,13 +262,13 @@ async fn wait_for_grant(bed: &Bed, key: &str) -> Duration {
 #[tokio::test]
 async fn the_grace_is_kept_once_in_front_of_each_redis_by_all_together() {
     let server = Server::start();
-    let bed = Bed::at(settings(server.port()));
-    assert!(wait_for_grant(&bed, "a").await >= GRACE / 2);
+    let fixture = Fixture::at(settings(server.port()));
+    assert!(wait_for_grant(&fixture, "a").await >= GRACE / 2);
     assert!(
-        wait_for_grant(&bed, "b").await < GRACE / 2,
+        wait_for_grant(&fixture, "b").await < GRACE / 2,
         "once is enough"
     );
-    let fresh = Bed::at(settings(server.port()));
+    let fresh = Fixture::at(settings(server.port()));
     assert!(wait_for_grant(&fresh, "c").await < GRACE / 2);
     // Another Redis that came to have its data has none of its own.
     let mut client = server.client().await;
@@ -277,7 +277,7 @@ async fn the_grace_is_kept_once_in_front_of_each_redis_by_all_together() {
     let mut client = another.client().await;
     let words: [&[u8]; 3] = [b"SET", b"lockgate:grace", mark.as_bytes()];
     let () = client.say_bytes("SET", &words[1..]).await;
-    let fresh = Bed::at(settings(another.port()));
+    let fresh = Fixture::at(settings(another.port()));
     assert!(wait_for_grant(&fresh, "a").await >= GRACE / 2);
 }
 
@@ -287,7 +287,7 @@ async fn the_grace_is_kept_by_who_may_not_write_its_mark() {
     let user = "--user default on nopass ~a ~b ~c &* +@all";
     let server = Server::start_with(&user.split(' ').collect::<Vec<_>>());
     for _ in 0..2 {
-        let fresh = Bed::at(settings(server.port()));
+        let fresh = Fixture::at(settings(server.port()));
         assert!(wait_for_grant(&fresh, "a").await >= GRACE / 2);
     }
 }
@@ -296,8 +296,8 @@ async fn the_grace_is_kept_by_who_may_not_write_its_mark() {
 #[tokio::test]
 async fn the_first_replica_is_no_loss() {
     let server = Server::start();
-    let mut bed = Bed::at(settings(server.port()));
-    wait_for_grant(&bed, "a").await;
+    let mut fixture = Fixture::at(settings(server.port()));
+    wait_for_grant(&fixture, "a").await;
     let mut client = server.client().await;
     let history = async |client: &mut crate::redis::Client| {
         let info: String = client.say("INFO replication").await;
@@ -314,66 +314,66 @@ async fn the_first_replica_is_no_loss() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
-    assert!(matches!(bed.told().await, Told::Deaf(_)));
-    granted(&bed.ask(&lock("b"), "me", LONG).await);
-    assert_eq!(bed.told_already(), []);
+    assert!(matches!(fixture.told().await, Told::Deaf(_)));
+    granted(&fixture.ask(&lock("b"), "me", LONG).await);
+    assert_eq!(fixture.told_already(), []);
 }
 
 #[tokio::test]
 async fn a_restart_is_told_before_anything_is_answered_and_no_free_lock_is_taken_for_a_while() {
     let server = Server::start();
-    let mut bed = Bed::at(settings(server.port()));
-    wait_for_grant(&bed, "a").await;
+    let mut fixture = Fixture::at(settings(server.port()));
+    wait_for_grant(&fixture, "a").await;
     let port = server.port();
-    bed.told_already();
+    fixture.told_already();
     drop(server);
     let _server = Server::start_on(port, &[]);
-    let waited = wait_for_grant(&bed, "b").await;
+    let waited = wait_for_grant(&fixture, "b").await;
     assert!(waited >= GRACE / 2, "{waited:?}");
-    let told = bed.told_already();
+    let told = fixture.told_already();
     assert!(told.contains(&Told::Forgot), "{told:?}");
     // Everything but the taking of free locks goes on meanwhile, and a lease can be written back.
-    assert!(is_fresh(&restore(&bed, "me", 5_000).await));
+    assert!(is_fresh(&restore(&fixture, "me", 5_000).await));
 }
 
 /// Another connection to the same Redis is no reason to suspect anything.
 #[tokio::test]
 async fn a_broken_connection_alone_forgets_nothing() {
     let server = Server::start();
-    let mut bed = Bed::at(settings(server.port()));
-    wait_for_grant(&bed, "a").await;
+    let mut fixture = Fixture::at(settings(server.port()));
+    wait_for_grant(&fixture, "a").await;
     let mut client = server.client().await;
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
-    assert!(matches!(bed.told().await, Told::Deaf(_)));
-    granted(&bed.ask(&lock("b"), "me", LONG).await);
-    assert_eq!(bed.told_already(), []);
+    assert!(matches!(fixture.told().await, Told::Deaf(_)));
+    granted(&fixture.ask(&lock("b"), "me", LONG).await);
+    assert_eq!(fixture.told_already(), []);
 }
 
 /// A replica that takes over has another history from then on, though its process is the same.
 #[tokio::test]
 async fn another_history_is_a_loss() {
     let server = Server::start();
-    let mut bed = Bed::at(settings(server.port()));
-    wait_for_grant(&bed, "a").await;
+    let mut fixture = Fixture::at(settings(server.port()));
+    wait_for_grant(&fixture, "a").await;
     let mut client = server.client().await;
     let () = client.say("REPLICAOF 127.0.0.1 1").await;
     let () = client.say("REPLICAOF NO ONE").await;
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
-    wait_for_grant(&bed, "b").await;
-    assert!(bed.told_already().contains(&Told::Forgot));
+    wait_for_grant(&fixture, "b").await;
+    assert!(fixture.told_already().contains(&Told::Forgot));
 }
 
 /// A failover takes longer than the grace time: what counts is when the replica takes writes.
 #[tokio::test]
 async fn the_grace_time_begins_when_redis_takes_writes() {
     let server = Server::start();
-    let mut bed = Bed::at(settings(server.port()));
-    wait_for_grant(&bed, "a").await;
+    let mut fixture = Fixture::at(settings(server.port()));
+    wait_for_grant(&fixture, "a").await;
     let mut client = server.client().await;
     let () = client.say("REPLICAOF 127.0.0.1 1").await;
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
-    assert!(matches!(bed.told().await, Told::Deaf(_)));
-    let waiting = bed.start(&lock("b"), ask("me", LONG));
+    assert!(matches!(fixture.told().await, Told::Deaf(_)));
+    let waiting = fixture.start(&lock("b"), ask("me", LONG));
     tokio::time::sleep(2 * GRACE).await;
     assert!(!waiting.is_finished(), "what takes no writes is not asked");
     let () = client.say("REPLICAOF NO ONE").await;
@@ -381,16 +381,16 @@ async fn the_grace_time_begins_when_redis_takes_writes() {
         waiting.await.unwrap().outcome,
         Outcome::NotYet { .. }
     ));
-    assert!(wait_for_grant(&bed, "b").await >= GRACE / 2);
-    assert!(bed.told_already().contains(&Told::Forgot));
+    assert!(wait_for_grant(&fixture, "b").await >= GRACE / 2);
+    assert!(fixture.told_already().contains(&Told::Forgot));
 }
 
 /// Who may not ask who it speaks with writes nothing back, and is not kept waiting.
 #[tokio::test]
 async fn without_info_there_is_no_grace() {
     let server = Server::start_with(&["--rename-command", "INFO", ""]);
-    let bed = Bed::at(settings(server.port()));
-    assert!(wait_for_grant(&bed, "a").await < GRACE / 2);
+    let fixture = Fixture::at(settings(server.port()));
+    assert!(wait_for_grant(&fixture, "a").await < GRACE / 2);
 }
 
 /// Where others here can see that Redis lost data, who cannot leaves them the time to write back.
@@ -399,19 +399,19 @@ async fn who_may_not_see_a_loss_takes_nothing_until_others_had_time_to() {
     let plain = "--user plain on >secret ~* &* +@all -info";
     let plain: Vec<&str> = plain.split(' ').collect();
     let server = Server::start_with(&plain);
-    let mut bed = Bed::at(settings(server.port()));
-    wait_for_grant(&bed, "a").await;
+    let mut fixture = Fixture::at(settings(server.port()));
+    wait_for_grant(&fixture, "a").await;
     let port = server.port();
-    bed.becomes("plain", "secret");
-    assert!(wait_for_grant(&bed, "p").await < GRACE / 2, "no loss yet");
+    fixture.becomes("plain", "secret");
+    assert!(wait_for_grant(&fixture, "p").await < GRACE / 2, "no loss yet");
     drop(server);
     // Nobody who can see it comes back, so nobody else begins the grace time.
     let closed = [&plain[..], &["--requirepass", "another"]].concat();
     let _server = Server::start_on(port, &closed);
-    let waited = wait_for_grant(&bed, "a").await;
+    let waited = wait_for_grant(&fixture, "a").await;
     assert!(waited >= GRACE / 2, "{waited:?}");
     assert!(
-        wait_for_grant(&bed, "b").await < GRACE / 2,
+        wait_for_grant(&fixture, "b").await < GRACE / 2,
         "once is enough"
     );
 }
@@ -423,23 +423,23 @@ async fn who_may_take_nothing_yet_is_told_who_holds_a_lock() {
     let plain = "--user plain on >secret ~* &* +@all -info";
     let plain: Vec<&str> = plain.split(' ').collect();
     let server = Server::start_with(&plain);
-    let mut bed = Bed::at(RedisSettings {
+    let mut fixture = Fixture::at(RedisSettings {
         grace: Some(LONG_GRACE),
         ..crate::redis::settings(server.port())
     });
     while !matches!(
-        bed.ask(&lock("a"), "me", LONG).await.outcome,
+        fixture.ask(&lock("a"), "me", LONG).await.outcome,
         Outcome::Granted { .. }
     ) {
         tokio::time::sleep(LONG_GRACE / 10).await;
     }
-    bed.becomes("plain", "secret");
-    let link = armed(&bed.ask(&lock("a"), "other", LONG).await);
+    fixture.becomes("plain", "secret");
+    let link = armed(&fixture.ask(&lock("a"), "other", LONG).await);
     let mut direct = server.client().await;
     let _: redis::Value = direct.say("CLIENT KILL USER plain").await;
     let () = direct.say("SET taken somebody PX 600000").await;
     let answer = loop {
-        match bed.ask(&lock("taken"), "me", LONG).await {
+        match fixture.ask(&lock("taken"), "me", LONG).await {
             answer if answer.outcome == Outcome::Unknown => {}
             answer => break answer,
         }
@@ -449,9 +449,9 @@ async fn who_may_take_nothing_yet_is_told_who_holds_a_lock() {
     assert_ne!(now, link);
     // What is free, and what its own token may have had before, is to be asked about later.
     for change in ["DEL taken", "SET taken me PX 600000"] {
-        bed.told_already();
+        fixture.told_already();
         let _: redis::Value = direct.say(change).await;
-        let answer = bed.ask(&lock("taken"), "me", LONG).await;
+        let answer = fixture.ask(&lock("taken"), "me", LONG).await;
         assert!(
             matches!(answer.outcome, Outcome::NotYet { ms: 1.. }),
             "{change}: {answer:?}"

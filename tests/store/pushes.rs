@@ -1,27 +1,27 @@
 //! What Redis tells of changes that somebody else made.
 
 use lockgate::{
-    lock::{Answer, LinkId, Mark, Outcome, Question, UserId},
+    lock::{StoreReply, LinkId, Mark, Outcome, StoreRequest, UserId},
     store::redis::RedisSettings,
 };
 
 use crate::{
-    bed::{Bed, LONG, Told, armed, ask, granted, lock, lock_in, token},
+    fixture::{Fixture, LONG, Told, armed, ask, granted, lock, lock_in, token},
     redis::{Client, Server},
 };
 
 /// Somebody else holds the lock, and the store has read it.
-async fn wait_for(bed: &Bed, other: &mut Client, key: &str) -> LinkId {
+async fn wait_for(fixture: &Fixture, other: &mut Client, key: &str) -> LinkId {
     let () = other.say(&format!("SET {key} theirs PX 600000")).await;
-    let answer = bed.ask(&lock(key), "mine", LONG).await;
+    let answer = fixture.ask(&lock(key), "mine", LONG).await;
     assert!(matches!(answer.outcome, Outcome::Held { .. }));
     armed(&answer)
 }
 
 #[tokio::test]
 async fn whatever_somebody_else_does_to_a_lock_is_told() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
     for change in [
         "DEL a",
         "SET a else PX 600000",
@@ -30,36 +30,36 @@ async fn whatever_somebody_else_does_to_a_lock_is_told() {
         "RENAME a b",
         "APPEND a x",
     ] {
-        let link = wait_for(&bed, &mut other, "a").await;
+        let link = wait_for(&fixture, &mut other, "a").await;
         let () = other.say(change).await;
-        assert_eq!(bed.told().await, Told::Changed(link, lock("a")), "{change}");
+        assert_eq!(fixture.told().await, Told::Changed(link, lock("a")), "{change}");
         // The renamed one was not read, and so is not told.
-        assert_eq!(bed.told_already(), [], "{change}");
+        assert_eq!(fixture.told_already(), [], "{change}");
     }
 }
 
 #[tokio::test]
 async fn a_lock_of_somebody_else_that_expires_is_told() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
     let () = other.say("SET a theirs PX 50").await;
-    let link = armed(&bed.ask(&lock("a"), "mine", LONG).await);
-    assert_eq!(bed.told().await, Told::Changed(link, lock("a")));
-    bed.hold(&lock("a"), "mine").await;
+    let link = armed(&fixture.ask(&lock("a"), "mine", LONG).await);
+    assert_eq!(fixture.told().await, Told::Changed(link, lock("a")));
+    fixture.hold(&lock("a"), "mine").await;
 }
 
 #[tokio::test]
 async fn a_lock_that_this_store_granted_and_somebody_else_changes_is_told() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    let extend = Question::Extend {
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    let extend = StoreRequest::Extend {
         user: UserId(0),
         token: token("mine"),
         lease_ms: LONG,
         expects: None,
         mark: Mark::None,
     };
-    let hand_over = Question::HandOver {
+    let hand_over = StoreRequest::Handover {
         user: UserId(0),
         from: token("mine"),
         only_if: None,
@@ -68,21 +68,21 @@ async fn a_lock_that_this_store_granted_and_somebody_else_changes_is_told() {
         fence: false,
     };
     // Each writes last what it read first: only a read after the write keeps the key armed.
-    for questions in [
+    for store_requests in [
         vec![],
         vec![ask("mine", LONG)],
         vec![extend],
         vec![hand_over],
     ] {
-        let mut answer = bed.ask(&lock("a"), "mine", LONG).await;
-        for question in questions {
-            answer = bed.put(&lock("a"), question).await;
+        let mut answer = fixture.ask(&lock("a"), "mine", LONG).await;
+        for store_request in store_requests {
+            answer = fixture.put(&lock("a"), store_request).await;
         }
         granted(&answer);
         let link = armed(&answer);
         let () = other.say("DEL a").await;
         assert_eq!(
-            bed.told().await,
+            fixture.told().await,
             Told::Changed(link, lock("a")),
             "{answer:?}"
         );
@@ -91,52 +91,52 @@ async fn a_lock_that_this_store_granted_and_somebody_else_changes_is_told() {
 
 #[tokio::test]
 async fn a_lock_that_was_found_free_and_somebody_else_takes_is_told() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    let answer: Answer = bed.extend(&lock("a"), "mine", LONG).await;
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    let answer: StoreReply = fixture.extend(&lock("a"), "mine", LONG).await;
     assert_eq!(answer.outcome, Outcome::Free);
     let () = other.say("SET a theirs PX 600000").await;
-    assert_eq!(bed.told().await, Told::Changed(armed(&answer), lock("a")));
+    assert_eq!(fixture.told().await, Told::Changed(armed(&answer), lock("a")));
 }
 
 #[tokio::test]
 async fn what_this_store_does_itself_is_not_told() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    bed.hold(&lock("a"), "mine").await;
-    bed.hold(&lock("a"), "mine").await;
-    bed.extend(&lock("a"), "mine", LONG).await;
-    bed.hand_over(&lock("a"), "mine", "yours").await;
-    bed.release(&lock("a"), "yours").await;
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    fixture.hold(&lock("a"), "mine").await;
+    fixture.hold(&lock("a"), "mine").await;
+    fixture.extend(&lock("a"), "mine", LONG).await;
+    fixture.hand_over(&lock("a"), "mine", "yours").await;
+    fixture.release(&lock("a"), "yours").await;
     // Pushes come in order: had there been any, they would stand before this one.
-    let link = wait_for(&bed, &mut other, "b").await;
+    let link = wait_for(&fixture, &mut other, "b").await;
     let () = other.say("DEL b").await;
-    assert_eq!(bed.told().await, Told::Changed(link, lock("b")));
+    assert_eq!(fixture.told().await, Told::Changed(link, lock("b")));
 }
 
 #[tokio::test]
 async fn a_flush_of_everything_is_told_as_deafness_to_everything_before() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    let link = wait_for(&bed, &mut other, "a").await;
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    let link = wait_for(&fixture, &mut other, "a").await;
     for flush in ["FLUSHALL", "FLUSHDB", "FLUSHALL ASYNC"] {
         let () = other.say(flush).await;
-        assert_eq!(bed.told().await, Told::Deaf(link), "{flush}");
+        assert_eq!(fixture.told().await, Told::Deaf(link), "{flush}");
         // The connection itself is well.
-        assert_eq!(wait_for(&bed, &mut other, "a").await, link);
+        assert_eq!(wait_for(&fixture, &mut other, "a").await, link);
     }
 }
 
 #[tokio::test]
 async fn a_change_is_told_under_the_database_of_the_link_that_heard_it() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client_in(5).await;
-    let zero = armed(&bed.ask(&lock_in(0, "a"), "mine", LONG).await);
-    let five = armed(&bed.ask(&lock_in(5, "a"), "mine", LONG).await);
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client_in(5).await;
+    let zero = armed(&fixture.ask(&lock_in(0, "a"), "mine", LONG).await);
+    let five = armed(&fixture.ask(&lock_in(5, "a"), "mine", LONG).await);
     assert_ne!(zero, five);
     // Redis pushes no database, and forgets the name for all of them: each link is told.
     let () = other.say("DEL a").await;
-    let mut told = [bed.told().await, bed.told().await];
+    let mut told = [fixture.told().await, fixture.told().await];
     told.sort_by_key(|told| matches!(told, Told::Changed(link, _) if *link == five));
     assert_eq!(
         told,
@@ -151,24 +151,24 @@ async fn a_change_is_told_under_the_database_of_the_link_that_heard_it() {
 async fn a_prefix_stands_before_every_key_in_redis_and_nowhere_else() {
     let server = Server::start();
     let mut other = server.client().await;
-    let mut bed = Bed::at(RedisSettings {
+    let mut fixture = Fixture::at(RedisSettings {
         key_prefix: "lock:".into(),
         ..server.settings()
     });
-    let link = armed(&bed.ask(&lock("a"), "mine", LONG).await);
+    let link = armed(&fixture.ask(&lock("a"), "mine", LONG).await);
     assert_eq!(other.say::<String>("GET lock:a").await, "mine");
     assert!(!other.say::<bool>("EXISTS a").await);
-    assert!(bed.look(&lock("a")).await.held);
+    assert!(fixture.look(&lock("a")).await.held);
     let () = other.say("DEL lock:a").await;
-    assert_eq!(bed.told().await, Told::Changed(link, lock("a")));
+    assert_eq!(fixture.told().await, Told::Changed(link, lock("a")));
 }
 
 #[tokio::test]
 async fn a_key_of_any_bytes_is_told_as_it_is() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
     let key = b"\0 \r\n\xff";
-    let link = armed(&bed.ask(&lock(key), "mine", LONG).await);
+    let link = armed(&fixture.ask(&lock(key), "mine", LONG).await);
     let () = other.say_bytes("DEL", &[key]).await;
-    assert_eq!(bed.told().await, Told::Changed(link, lock(key)));
+    assert_eq!(fixture.told().await, Told::Changed(link, lock(key)));
 }

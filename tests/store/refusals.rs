@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use lockgate::{
     identity::Credentials,
-    lock::{Answer, Deadline, Outcome},
+    lock::{StoreReply, Deadline, Outcome},
     store::redis::RedisSettings,
 };
 
 use crate::{
-    bed::{Bed, LONG, Told, ask, granted, held, lock, lock_in, token},
+    fixture::{Fixture, LONG, Told, ask, granted, held, lock, lock_in, token},
     network::without_users,
     redis::{Server, settings},
 };
 
-fn refused(answer: &Answer) -> &str {
+fn refused(answer: &StoreReply) -> &str {
     assert_eq!(answer.armed, None);
     match &answer.outcome {
         Outcome::Refused(text) | Outcome::WrongType(text) => std::str::from_utf8(text).unwrap(),
@@ -22,7 +22,7 @@ fn refused(answer: &Answer) -> &str {
     }
 }
 
-fn not_now(answer: &Answer) -> &str {
+fn not_now(answer: &StoreReply) -> &str {
     match &answer.outcome {
         Outcome::NotNow(text) => std::str::from_utf8(text).unwrap(),
         other => panic!("not put off: {other:?}"),
@@ -33,18 +33,18 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 
 #[tokio::test]
 async fn a_key_that_is_no_string_is_refused_in_the_words_of_redis() {
-    let bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
+    let fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
     let () = other.say("LPUSH list x").await;
     let name = lock("list");
-    assert_eq!(refused(&bed.ask(&name, "me", LONG).await), WRONG_TYPE);
+    assert_eq!(refused(&fixture.ask(&name, "me", LONG).await), WRONG_TYPE);
     assert_eq!(
-        refused(&bed.hand_over(&name, "me", "you").await),
+        refused(&fixture.hand_over(&name, "me", "you").await),
         WRONG_TYPE
     );
-    assert_eq!(refused(&bed.extend(&name, "me", LONG).await), WRONG_TYPE);
+    assert_eq!(refused(&fixture.extend(&name, "me", LONG).await), WRONG_TYPE);
     assert_eq!(
-        bed.release(&name, "me").await,
+        fixture.release(&name, "me").await,
         Outcome::WrongType(WRONG_TYPE.into())
     );
     assert_eq!(other.say::<String>("LPOP list").await, "x");
@@ -52,43 +52,43 @@ async fn a_key_that_is_no_string_is_refused_in_the_words_of_redis() {
 
 #[tokio::test]
 async fn without_memory_nothing_is_granted_but_an_owner_keeps_its_lock() {
-    let bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    bed.hold(&lock("a"), "me").await;
+    let fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    fixture.hold(&lock("a"), "me").await;
     let () = other.say("CONFIG SET maxmemory 1").await;
     let words = "OOM command not allowed when used memory > 'maxmemory'.";
-    assert_eq!(refused(&bed.ask(&lock("b"), "me", LONG).await), words);
+    assert_eq!(refused(&fixture.ask(&lock("b"), "me", LONG).await), words);
     assert_eq!(
-        refused(&bed.hand_over(&lock("a"), "me", "you").await),
+        refused(&fixture.hand_over(&lock("a"), "me", "you").await),
         words
     );
-    granted(&bed.ask(&lock("a"), "me", LONG).await);
-    granted(&bed.extend(&lock("a"), "me", LONG).await);
-    assert_eq!(held(&bed.ask(&lock("a"), "you", LONG).await).0, token("me"));
-    assert_eq!(bed.release(&lock("a"), "me").await, Outcome::Free);
+    granted(&fixture.ask(&lock("a"), "me", LONG).await);
+    granted(&fixture.extend(&lock("a"), "me", LONG).await);
+    assert_eq!(held(&fixture.ask(&lock("a"), "you", LONG).await).0, token("me"));
+    assert_eq!(fixture.release(&lock("a"), "me").await, Outcome::Free);
 }
 
 #[tokio::test]
 async fn a_lease_that_redis_does_not_take_is_refused() {
-    let bed = Bed::redis();
-    let answer = bed.ask(&lock("a"), "me", u64::MAX).await;
+    let fixture = Fixture::redis();
+    let answer = fixture.ask(&lock("a"), "me", u64::MAX).await;
     assert!(refused(&answer).starts_with("ERR "), "{answer:?}");
-    assert!(!bed.look(&lock("a")).await.held);
+    assert!(!fixture.look(&lock("a")).await.held);
 }
 
 #[tokio::test]
 async fn a_lock_without_expiry_is_held_for_ever() {
-    let bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
+    let fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
     let () = other.say("SET a theirs").await;
     assert_eq!(
-        held(&bed.ask(&lock("a"), "me", LONG).await),
+        held(&fixture.ask(&lock("a"), "me", LONG).await),
         (token("theirs"), None)
     );
-    let look = bed.look(&lock("a")).await;
+    let look = fixture.look(&lock("a")).await;
     assert_eq!((look.held, look.ttl_ms), (true, -1));
     // And what holds no deadline is not what any gate granted.
-    let guarded = bed
+    let guarded = fixture
         .release_if(&lock("a"), "theirs", Some(Deadline(u64::MAX)))
         .await;
     assert!(matches!(guarded, Outcome::Held { .. }));
@@ -96,9 +96,9 @@ async fn a_lock_without_expiry_is_held_for_ever() {
 
 #[tokio::test]
 async fn a_replica_is_left_for_whatever_the_address_leads_to_then() {
-    let mut bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
-    let before = bed.ask(&lock("theirs"), "them", LONG).await.armed.unwrap();
+    let mut fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    let before = fixture.ask(&lock("theirs"), "them", LONG).await.armed.unwrap();
     // Nothing listens there, so it keeps its data and cannot write.
     let () = other.say("REPLICAOF 127.0.0.1 1").await;
     // What it holds may be old: not even "held" is said.
@@ -106,10 +106,10 @@ async fn a_replica_is_left_for_whatever_the_address_leads_to_then() {
         "READONLY You can't write against a read only replica.",
         lock("theirs"),
     );
-    assert_eq!(not_now(&bed.ask(&name, "me", LONG).await), words);
-    assert_eq!(bed.told().await, Told::Deaf(before));
+    assert_eq!(not_now(&fixture.ask(&name, "me", LONG).await), words);
+    assert_eq!(fixture.told().await, Told::Deaf(before));
     let () = other.say("REPLICAOF NO ONE").await;
-    let after = bed.ask(&name, "me", LONG).await.armed.unwrap();
+    let after = fixture.ask(&name, "me", LONG).await.armed.unwrap();
     assert_ne!(before, after);
 }
 
@@ -118,15 +118,15 @@ async fn a_busy_server_puts_off() {
     let server = Server::start_with(&["--busy-reply-threshold", "1"]);
     let mut other = server.client().await;
     let mut killer = server.client().await;
-    let bed = Bed::at(server.settings());
-    bed.hold(&lock("a"), "me").await;
+    let fixture = Fixture::at(server.settings());
+    fixture.hold(&lock("a"), "me").await;
     let script = tokio::spawn(async move {
         let (text, keys): (&[u8], &[u8]) = (b"while true do end", b"0");
         other.try_say_bytes("EVAL", &[text, keys]).await
     });
     // Only once the script runs is anybody refused.
     loop {
-        let answer = bed.ask(&lock("b"), "me", LONG).await;
+        let answer = fixture.ask(&lock("b"), "me", LONG).await;
         if let Outcome::NotNow(text) = &answer.outcome {
             assert!(text.starts_with(b"BUSY "), "{answer:?}");
             break;
@@ -135,19 +135,19 @@ async fn a_busy_server_puts_off() {
     }
     let () = killer.say("SCRIPT KILL").await;
     assert!(script.await.unwrap().is_err());
-    bed.hold(&lock("c"), "me").await;
+    fixture.hold(&lock("c"), "me").await;
 }
 
 #[tokio::test]
 async fn scripts_that_redis_forgot_are_sent_again() {
-    let bed = Bed::redis();
-    let mut other = bed.server.as_ref().unwrap().client().await;
+    let fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
     for turn in 0..2 {
         let name = lock(format!("{turn}"));
-        bed.hold(&name, "me").await;
-        granted(&bed.extend(&name, "me", LONG).await);
-        granted(&bed.hand_over(&name, "me", "you").await);
-        assert_eq!(bed.release(&name, "you").await, Outcome::Free);
+        fixture.hold(&name, "me").await;
+        granted(&fixture.extend(&name, "me", LONG).await);
+        granted(&fixture.hand_over(&name, "me", "you").await);
+        assert_eq!(fixture.release(&name, "you").await, Outcome::Free);
         let () = other.say("SCRIPT FLUSH").await;
     }
 }
@@ -155,18 +155,18 @@ async fn scripts_that_redis_forgot_are_sent_again() {
 #[tokio::test]
 async fn a_password_opens_and_a_wrong_one_is_told_to_whoever_asks() {
     let server = Server::start_with(&["--requirepass", "open sesame"]);
-    let bed = Bed::at_as(server.settings(), "default", "open sesame");
-    bed.hold(&lock("a"), "me").await;
+    let fixture = Fixture::at_as(server.settings(), "default", "open sesame");
+    fixture.hold(&lock("a"), "me").await;
 
-    let bed = Bed::at_as(server.settings(), "default", "sesame");
+    let fixture = Fixture::at_as(server.settings(), "default", "sesame");
     for _ in 0..3 {
         let text = "WRONGPASS invalid username-password pair or user is disabled.";
-        assert_eq!(refused(&bed.ask(&lock("b"), "me", LONG).await), text);
-        assert_eq!(bed.try_look(&lock("b")).await.unwrap_err(), text);
+        assert_eq!(refused(&fixture.ask(&lock("b"), "me", LONG).await), text);
+        assert_eq!(fixture.try_look(&lock("b")).await.unwrap_err(), text);
     }
-    let bed = Bed::at(server.settings());
+    let fixture = Fixture::at(server.settings());
     let text = "NOAUTH Authentication required.";
-    assert_eq!(refused(&bed.ask(&lock("b"), "me", LONG).await), text);
+    assert_eq!(refused(&fixture.ask(&lock("b"), "me", LONG).await), text);
 }
 
 #[tokio::test]
@@ -174,10 +174,10 @@ async fn a_password_that_becomes_right_opens() {
     let server = Server::start();
     let mut other = server.client().await;
     let () = other.say("ACL SETUSER ann on >old ~* &* +@all").await;
-    let bed = Bed::at_as(server.settings(), "ann", "new");
-    assert!(refused(&bed.ask(&lock("a"), "me", LONG).await).starts_with("WRONGPASS "));
+    let fixture = Fixture::at_as(server.settings(), "ann", "new");
+    assert!(refused(&fixture.ask(&lock("a"), "me", LONG).await).starts_with("WRONGPASS "));
     let () = other.say("ACL SETUSER ann >new").await;
-    bed.hold(&lock("a"), "me").await;
+    fixture.hold(&lock("a"), "me").await;
 }
 
 /// Who comes with the new password is not held up by the old one, nor is who came with the old one.
@@ -186,11 +186,11 @@ async fn of_several_passwords_the_one_that_works_opens() {
     let server = Server::start();
     let mut other = server.client().await;
     let () = other.say("ACL SETUSER ann on >old >new ~* &* +@all").await;
-    let mut bed = Bed::at_as(server.settings(), "ann", "new");
-    bed.becomes("ann", "old");
+    let mut fixture = Fixture::at_as(server.settings(), "ann", "new");
+    fixture.becomes("ann", "old");
     let () = other.say("ACL SETUSER ann <old").await;
-    bed.hold(&lock("a"), "me").await;
-    assert_eq!(bed.user.credentials().len(), 1, "the dead one is forgotten");
+    fixture.hold(&lock("a"), "me").await;
+    assert_eq!(fixture.user.credentials().len(), 1, "the dead one is forgotten");
 }
 
 /// That none works may be for another reason; then none is forgotten.
@@ -199,11 +199,11 @@ async fn a_user_that_was_off_for_a_while_is_let_in_again() {
     let server = Server::start();
     let mut other = server.client().await;
     let () = other.say("ACL SETUSER ann off >old >new ~* &* +@all").await;
-    let mut bed = Bed::at_as(server.settings(), "ann", "old");
-    bed.becomes("ann", "new");
-    assert!(refused(&bed.ask(&lock("a"), "me", LONG).await).starts_with("WRONGPASS "));
+    let mut fixture = Fixture::at_as(server.settings(), "ann", "old");
+    fixture.becomes("ann", "new");
+    assert!(refused(&fixture.ask(&lock("a"), "me", LONG).await).starts_with("WRONGPASS "));
     let () = other.say("ACL SETUSER ann on <old").await;
-    bed.hold(&lock("a"), "me").await;
+    fixture.hold(&lock("a"), "me").await;
 }
 
 #[tokio::test]
@@ -220,7 +220,7 @@ async fn a_password_may_be_any_bytes() {
         b"+@all",
     ];
     let () = other.say_bytes("ACL", &words).await;
-    Bed::at_as(server.settings(), "ann", password)
+    Fixture::at_as(server.settings(), "ann", password)
         .hold(&lock("a"), "me")
         .await;
 }
@@ -234,11 +234,11 @@ async fn each_request_of_a_refused_user_gets_the_refusal_at_once() {
     let () = other
         .say("ACL SETUSER ann on >pw ~* &* +@all -select")
         .await;
-    let bed = Bed::at_as(server.settings(), "ann", "pw");
+    let fixture = Fixture::at_as(server.settings(), "ann", "pw");
     let begun = Instant::now();
     let text = "NOPERM this user has no permissions to run the 'select' command";
     for _ in 0..200 {
-        assert_eq!(refused(&bed.ask(&lock_in(1, "a"), "me", LONG).await), text);
+        assert_eq!(refused(&fixture.ask(&lock_in(1, "a"), "me", LONG).await), text);
     }
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -253,30 +253,30 @@ async fn what_the_user_may_not_is_refused_in_the_words_of_redis() {
         let rule = format!("ACL SETUSER {user} on >pw ~{user}:* &* +@all");
         let () = other.say(&rule).await;
     }
-    let mut bed = Bed::at_as(server.settings(), "ann", "pw");
-    bed.hold(&lock("ann:a"), "me").await;
-    assert_eq!(refused(&bed.ask(&lock("ben:a"), "me", LONG).await), NO_KEY);
-    bed.becomes("ben", "pw");
-    bed.hold(&lock("ben:a"), "me").await;
-    assert_eq!(refused(&bed.ask(&lock("ann:a"), "me", LONG).await), NO_KEY);
+    let mut fixture = Fixture::at_as(server.settings(), "ann", "pw");
+    fixture.hold(&lock("ann:a"), "me").await;
+    assert_eq!(refused(&fixture.ask(&lock("ben:a"), "me", LONG).await), NO_KEY);
+    fixture.becomes("ben", "pw");
+    fixture.hold(&lock("ben:a"), "me").await;
+    assert_eq!(refused(&fixture.ask(&lock("ann:a"), "me", LONG).await), NO_KEY);
     assert_eq!(
-        refused(&bed.hand_over(&lock("ann:a"), "me", "you").await),
+        refused(&fixture.hand_over(&lock("ann:a"), "me", "you").await),
         NO_KEY
     );
     assert_eq!(
-        refused(&bed.extend(&lock("ann:a"), "me", LONG).await),
+        refused(&fixture.extend(&lock("ann:a"), "me", LONG).await),
         NO_KEY
     );
     assert_eq!(
-        bed.release(&lock("ann:a"), "me").await,
+        fixture.release(&lock("ann:a"), "me").await,
         Outcome::Refused(NO_KEY.into())
     );
-    assert_eq!(refused(&bed.check(&lock("ann:a")).await), NO_KEY);
-    assert_eq!(bed.try_look(&lock("ann:a")).await.unwrap_err(), NO_KEY);
-    assert_eq!(bed.store().may_list(0, bed.user.id()).await, Ok(()));
-    bed.becomes("ann", "pw");
+    assert_eq!(refused(&fixture.check(&lock("ann:a")).await), NO_KEY);
+    assert_eq!(fixture.try_look(&lock("ann:a")).await.unwrap_err(), NO_KEY);
+    assert_eq!(fixture.store().may_list(0, fixture.user.id()).await, Ok(()));
+    fixture.becomes("ann", "pw");
     assert_eq!(
-        held(&bed.ask(&lock("ann:a"), "you", LONG).await).0,
+        held(&fixture.ask(&lock("ann:a"), "you", LONG).await).0,
         token("me")
     );
 }
@@ -289,30 +289,30 @@ const NO_KEY: &str =
 async fn a_command_that_the_user_may_not_run_is_named() {
     let server = Server::start();
     let mut other = server.client().await;
-    let mut bed = Bed::at(server.settings());
-    bed.hold(&lock("a"), "me").await;
+    let mut fixture = Fixture::at(server.settings());
+    fixture.hold(&lock("a"), "me").await;
     for denied in [
         "set", "get", "pttl", "setrange", "pexpire", "del", "evalsha", "eval",
     ] {
         let rule = format!("ACL SETUSER {denied} on >pw ~* &* +@all -{denied}");
         let () = other.say(&rule).await;
         let () = other.say("SCRIPT FLUSH").await;
-        bed.becomes(denied, "pw");
+        fixture.becomes(denied, "pw");
         let words = format!("NOPERM this user has no permissions to run the '{denied}' command");
         let answer = match denied {
-            "del" => bed.release_answer(&lock("a"), "me").await,
-            "pexpire" => bed.extend(&lock("a"), "me", LONG).await,
-            "setrange" | "pttl" => bed.check(&lock("a")).await,
-            _ => bed.ask(&lock("a"), "you", LONG).await,
+            "del" => fixture.release_answer(&lock("a"), "me").await,
+            "pexpire" => fixture.extend(&lock("a"), "me", LONG).await,
+            "setrange" | "pttl" => fixture.check(&lock("a")).await,
+            _ => fixture.ask(&lock("a"), "you", LONG).await,
         };
         assert_eq!(refused(&answer), words);
     }
     let rule = "ACL SETUSER blind on >pw ~* &* +@all -scan";
     let () = other.say(rule).await;
-    bed.becomes("blind", "pw");
+    fixture.becomes("blind", "pw");
     let words = "NOPERM this user has no permissions to run the 'scan' command";
     assert_eq!(
-        bed.store().may_list(0, bed.user.id()).await.unwrap_err(),
+        fixture.store().may_list(0, fixture.user.id()).await.unwrap_err(),
         words
     );
 }
@@ -330,29 +330,29 @@ async fn these_rights_are_enough_for_locks() {
     let () = other
         .say(&format!("ACL SETUSER app on >pw ~order:* {rights}"))
         .await;
-    let bed = Bed::at_as(server.settings(), "app", "pw");
+    let fixture = Fixture::at_as(server.settings(), "app", "pw");
     let name = lock_in(1, "order:1");
     for _ in 0..2 {
         assert!(
-            bed.ask(&name, "me", LONG).await.armed.is_some(),
+            fixture.ask(&name, "me", LONG).await.armed.is_some(),
             "Redis tells of changes"
         );
-        assert_eq!(held(&bed.ask(&name, "you", LONG).await).0, token("me"));
-        assert_eq!(held(&bed.check(&name).await).0, token("me"));
-        granted(&bed.extend(&name, "me", LONG).await);
-        granted(&bed.hand_over(&name, "me", "you").await);
-        assert_eq!(bed.release(&name, "you").await, Outcome::Free);
-        assert!(!bed.look(&name).await.held);
+        assert_eq!(held(&fixture.ask(&name, "you", LONG).await).0, token("me"));
+        assert_eq!(held(&fixture.check(&name).await).0, token("me"));
+        granted(&fixture.extend(&name, "me", LONG).await);
+        granted(&fixture.hand_over(&name, "me", "you").await);
+        assert_eq!(fixture.release(&name, "you").await, Outcome::Free);
+        assert!(!fixture.look(&name).await.held);
         let () = other.say("SCRIPT FLUSH").await;
     }
 }
 
 #[tokio::test]
 async fn a_database_that_redis_does_not_have_is_refused_in_its_words() {
-    let bed = Bed::redis();
-    let answer = bed.ask(&lock_in(99, "a"), "me", LONG).await;
+    let fixture = Fixture::redis();
+    let answer = fixture.ask(&lock_in(99, "a"), "me", LONG).await;
     assert_eq!(refused(&answer), "ERR DB index is out of range");
-    bed.hold(&lock("a"), "me").await;
+    fixture.hold(&lock("a"), "me").await;
 }
 
 #[tokio::test]
@@ -360,11 +360,11 @@ async fn while_redis_takes_no_more_clients_the_question_waits() {
     let server = Server::start();
     let mut other = server.client().await;
     let () = other.say("CONFIG SET maxclients 1").await;
-    let bed = Bed::at(RedisSettings {
+    let fixture = Fixture::at(RedisSettings {
         timeout: Duration::from_millis(300),
         ..server.settings()
     });
-    let asked = bed.start(&lock("a"), ask("me", LONG));
+    let asked = fixture.start(&lock("a"), ask("me", LONG));
     // Refused connections show that it was tried.
     let rejected = |info: String| {
         info.lines()
@@ -375,51 +375,51 @@ async fn while_redis_takes_no_more_clients_the_question_waits() {
     }
     assert!(!asked.is_finished());
     assert!(
-        bed.try_look(&lock("a"))
+        fixture.try_look(&lock("a"))
             .await
             .unwrap_err()
             .starts_with(b"UPSTREAM ")
     );
     let () = other.say("CONFIG SET maxclients 100").await;
-    bed.granted_or_anew(asked.await.unwrap(), &lock("a"), "me")
+    fixture.granted_or_anew(asked.await.unwrap(), &lock("a"), "me")
         .await;
 }
 
 /// Everything works, but nothing is told.
-async fn assert_mute_but_well(bed: &mut Bed, server: &Server) {
+async fn assert_mute_but_well(fixture: &mut Fixture, server: &Server) {
     let mut other = server.client().await;
-    let answer = bed.ask(&lock("a"), "me", LONG).await;
+    let answer = fixture.ask(&lock("a"), "me", LONG).await;
     granted(&answer);
     assert_eq!(answer.armed, None);
-    assert_eq!(bed.ask(&lock("a"), "you", LONG).await.armed, None);
-    granted(&bed.hand_over(&lock("a"), "me", "you").await);
-    assert_eq!(bed.release(&lock("a"), "you").await, Outcome::Free);
-    bed.hold(&lock_in(3, "a"), "me").await;
-    assert!(!bed.look(&lock("a")).await.held);
+    assert_eq!(fixture.ask(&lock("a"), "you", LONG).await.armed, None);
+    granted(&fixture.hand_over(&lock("a"), "me", "you").await);
+    assert_eq!(fixture.release(&lock("a"), "you").await, Outcome::Free);
+    fixture.hold(&lock_in(3, "a"), "me").await;
+    assert!(!fixture.look(&lock("a")).await.held);
     let () = other.say("FLUSHALL").await;
-    assert!(!bed.look(&lock_in(3, "a")).await.held);
-    assert_eq!(bed.told_already(), []);
+    assert!(!fixture.look(&lock_in(3, "a")).await.held);
+    assert_eq!(fixture.told_already(), []);
 }
 
 #[tokio::test]
 async fn a_server_without_resp3_is_served_without_pushes() {
     let server = Server::start_with(&["--rename-command", "HELLO", ""]);
-    assert_mute_but_well(&mut Bed::at(server.settings()), &server).await;
+    assert_mute_but_well(&mut Fixture::at(server.settings()), &server).await;
 }
 
 #[tokio::test]
 async fn a_server_without_tracking_is_served_without_pushes() {
     let server = Server::start_with(&["--rename-command", "CLIENT", ""]);
-    assert_mute_but_well(&mut Bed::at(server.settings()), &server).await;
+    assert_mute_but_well(&mut Fixture::at(server.settings()), &server).await;
 }
 
 #[tokio::test]
 async fn a_server_without_resp3_is_told_the_password_all_the_same() {
     let server = Server::start_with(&["--rename-command", "HELLO", "", "--requirepass", "pw"]);
-    let bed = Bed::at_as(server.settings(), "default", "pw");
-    bed.hold(&lock("a"), "me").await;
-    let bed = Bed::at_as(server.settings(), "default", "no");
-    assert!(refused(&bed.ask(&lock("c"), "me", LONG).await).starts_with("WRONGPASS "));
+    let fixture = Fixture::at_as(server.settings(), "default", "pw");
+    fixture.hold(&lock("a"), "me").await;
+    let fixture = Fixture::at_as(server.settings(), "default", "no");
+    assert!(refused(&fixture.ask(&lock("c"), "me", LONG).await).starts_with("WRONGPASS "));
 }
 
 /// Redis before 6 has no users: there a password is that of everybody.
@@ -435,11 +435,11 @@ async fn a_server_without_users_is_told_the_password_alone() {
             grace: Some(Duration::ZERO),
             ..settings(port)
         };
-        let bed = Bed::at_as(settings.clone(), "default", "pw");
-        bed.hold(&lock("a"), "me").await;
-        assert_eq!(bed.release(&lock("a"), "me").await, Outcome::Free);
-        let bed = Bed::at_as(settings, "default", "no");
-        let answer = bed.ask(&lock("a"), "me", LONG).await;
+        let fixture = Fixture::at_as(settings.clone(), "default", "pw");
+        fixture.hold(&lock("a"), "me").await;
+        assert_eq!(fixture.release(&lock("a"), "me").await, Outcome::Free);
+        let fixture = Fixture::at_as(settings, "default", "no");
+        let answer = fixture.ask(&lock("a"), "me", LONG).await;
         let text = refused(&answer);
         assert!(
             text.starts_with("WRONGPASS ") || text.contains("invalid password"),
@@ -452,22 +452,22 @@ async fn a_server_without_users_is_told_the_password_alone() {
 #[tokio::test]
 async fn an_older_server_knows_deadlines_too() {
     let server = Server::start_with(&["--rename-command", "PEXPIRETIME", ""]);
-    let mut bed = Bed::at(server.settings());
-    let mut before = bed.hold(&lock("a"), "me").await;
+    let mut fixture = Fixture::at(server.settings());
+    let mut before = fixture.hold(&lock("a"), "me").await;
     for _ in 0..20 {
-        let after = bed.hold(&lock("a"), "me").await;
+        let after = fixture.hold(&lock("a"), "me").await;
         assert!(after.0 >= before.0 + 3, "{before:?} {after:?}");
         assert!(matches!(
-            bed.release_if(&lock("a"), "me", Some(before)).await,
+            fixture.release_if(&lock("a"), "me", Some(before)).await,
             Outcome::Held { .. }
         ));
         before = after;
     }
     let at = granted(
-        &bed.hand_over_if(&lock("a"), "me", Some(before), "you")
+        &fixture.hand_over_if(&lock("a"), "me", Some(before), "you")
             .await,
     );
-    let answer = bed.hand_over(&lock("a"), "me", "you").await;
+    let answer = fixture.hand_over(&lock("a"), "me", "you").await;
     let Outcome::Granted {
         deadline,
         fresh: false,
@@ -480,7 +480,7 @@ async fn an_older_server_knows_deadlines_too() {
     let mut other = server.client().await;
     let () = other.say("PEXPIRE a 600000").await;
     assert_eq!(
-        bed.told().await,
+        fixture.told().await,
         Told::Changed(answer.armed.unwrap(), lock("a"))
     );
 }
@@ -490,10 +490,10 @@ async fn an_older_server_knows_deadlines_too() {
 async fn a_server_that_takes_no_writes_for_now_is_asked_later() {
     let server = Server::start_with(&["--enable-protected-configs", "yes"]);
     let mut other = server.client().await;
-    let bed = Bed::at(server.settings());
-    bed.hold(&lock("held"), "me").await;
+    let fixture = Fixture::at(server.settings());
+    fixture.hold(&lock("held"), "me").await;
     let () = other.say("CONFIG SET min-replicas-to-write 1").await;
-    assert!(is_not_now(&bed, "NOREPLICAS").await);
+    assert!(is_not_now(&fixture, "NOREPLICAS").await);
     let () = other.say("CONFIG SET min-replicas-to-write 0").await;
     let save: &[&[u8]] = &[b"SET", b"save", b"900 1"];
     let () = other.say_bytes("CONFIG", save).await;
@@ -506,18 +506,18 @@ async fn a_server_that_takes_no_writes_for_now_is_asked_later() {
     {
         tokio::task::yield_now().await;
     }
-    assert!(is_not_now(&bed, "MISCONF").await);
+    assert!(is_not_now(&fixture, "MISCONF").await);
     let () = other.say("CONFIG SET stop-writes-on-bgsave-error no").await;
-    assert_eq!(bed.release(&lock("held"), "me").await, Outcome::Free);
+    assert_eq!(fixture.release(&lock("held"), "me").await, Outcome::Free);
 }
 
 /// Whether acquisitions, releases and extensions are put off with this error.
-async fn is_not_now(bed: &Bed, code: &str) -> bool {
+async fn is_not_now(fixture: &Fixture, code: &str) -> bool {
     let outcomes = [
-        bed.ask(&lock("free"), "me", LONG).await.outcome,
-        bed.release(&lock("held"), "me").await,
-        bed.extend(&lock("held"), "me", LONG).await.outcome,
-        bed.hand_over(&lock("held"), "me", "me").await.outcome,
+        fixture.ask(&lock("free"), "me", LONG).await.outcome,
+        fixture.release(&lock("held"), "me").await,
+        fixture.extend(&lock("held"), "me", LONG).await.outcome,
+        fixture.hand_over(&lock("held"), "me", "me").await.outcome,
     ];
     let is_it =
         |it: &Outcome| matches!(it, Outcome::NotNow(text) if text.starts_with(code.as_bytes()));

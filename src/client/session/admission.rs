@@ -204,7 +204,7 @@ mod tests {
         config::Config,
         gate::Gate,
         live::Live,
-        lock::{Answer, Question, UserId},
+        lock::{StoreReply, StoreRequest, UserId},
         metrics::locks::LockMetrics,
         store::{Listener, LockName, Look, Store, embedded::EmbeddedStore},
         transport::{
@@ -229,10 +229,10 @@ mod tests {
             self.locks.listen(listener);
         }
 
-        fn ask(&self, name: &LockName, question: &Question, within: Duration) -> Later<Answer> {
+        fn ask(&self, name: &LockName, store_request: &StoreRequest, within: Duration) -> Later<StoreReply> {
             match self.is_mute {
                 true => Box::pin(pending()),
-                false => self.locks.ask(name, question, within),
+                false => self.locks.ask(name, store_request, within),
             }
         }
 

@@ -1,7 +1,7 @@
 //! The events of clients: they request the lock, stop waiting, or are gone; and the end of a lease that was granted to
 //! no client.
 
-use super::{Asked, Errand, Place, Queue, Turn};
+use super::{InFlight, Errand, Place, Queue, Context};
 use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
@@ -9,24 +9,24 @@ use crate::lock::{
 };
 
 impl Queue {
-    pub(super) fn lock(&mut self, ask: &LockRequest, turn: &mut Turn<'_>) {
+    pub(super) fn lock(&mut self, send: &LockRequest, context: &mut Context<'_>) {
         // A client that requests the lock with this token counts on the token again.
         self.errands
-            .take_where(|errand| errand.gives_away(ask.user, &ask.token));
+            .take_where(|errand| errand.gives_away(send.user, &send.token));
         self.late
-            .retain(|(_, user, token)| *user != ask.user || *token != ask.token);
-        let knows = self.knows(ask.user, ask.wait, turn.now);
-        if knows && self.places.requests() >= turn.settings.max_waiters {
+            .retain(|(_, user, token)| *user != send.user || *token != send.token);
+        let knows = self.knows(send.user, send.wait, context.now);
+        if knows && self.places.requests() >= context.settings.max_waiters {
             self.left();
-            if ask.wait == Wait::No && self.belief.is_some() {
-                return turn.reply(ask.request, Reply::Nil);
+            if send.wait == Wait::No && self.belief.is_some() {
+                return context.reply(send.request, Reply::Nil);
             }
-            return turn.reply(ask.request, Reply::Refused(Refusal::TooManyWaiters));
+            return context.reply(send.request, Reply::Refused(Refusal::TooManyWaiters));
         }
         if !knows {
-            self.joins_unauthorized(ask.user, turn.now);
+            self.joins_unauthorized(send.user, context.now);
         }
-        self.places.join(turn.now, ask, turn.settings);
+        self.places.join(context.now, send, context.settings);
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
             // From now on a client waits for pushes.
             lease.bare = false;
@@ -39,19 +39,19 @@ impl Queue {
         request: RequestId,
         user: UserId,
         token: &Token,
-        turn: &mut Turn<'_>,
+        context: &mut Context<'_>,
     ) {
         if self
-            .asked
+            .in_flight
             .as_ref()
-            .is_some_and(|asked| asked.is_for(user, token))
+            .is_some_and(|in_flight| in_flight.is_for(user, token))
         {
             self.places.try_only(user, token, request);
         } else if self
             .places
-            .leave(user, token, request, self.keep_until(turn))
+            .leave(user, token, request, self.keep_until(context))
         {
-            turn.reply(request, Reply::Nil);
+            context.reply(request, Reply::Nil);
             self.left();
         }
     }
@@ -61,9 +61,9 @@ impl Queue {
         request: RequestId,
         user: UserId,
         token: &Token,
-        turn: &Turn<'_>,
+        context: &Context<'_>,
     ) {
-        let keep_until = self.keep_until(turn);
+        let keep_until = self.keep_until(context);
         self.places.leave(user, token, request, keep_until);
         self.left();
     }
@@ -76,9 +76,9 @@ impl Queue {
             return;
         };
         let (user, token) = (lease.user, &lease.token);
-        let under_way = |asked: &Asked| asked.is_for(user, token) || asked.releases(user, token);
+        let under_way = |in_flight: &InFlight| in_flight.is_for(user, token) || in_flight.releases(user, token);
         let is_wanted = self.places.of_owner(user, token).is_some()
-            || self.asked.as_ref().is_some_and(under_way)
+            || self.in_flight.as_ref().is_some_and(under_way)
             || self.errands.iter().any(|e| e.gives_away(user, token));
         if !is_wanted {
             let lease = lease.clone();
@@ -91,10 +91,10 @@ impl Queue {
         request: RequestId,
         (user, token): (UserId, &Token),
         since: Time,
-        turn: &mut Turn<'_>,
+        context: &mut Context<'_>,
     ) {
         // Other requests may share the grant; their lease is then bound to no session.
-        self.session_closed(request, user, token, false, turn);
+        self.session_closed(request, user, token, false, context);
         let granted = |lease: &&mut Lease| lease.is_of(user, token) && lease.since == since;
         let Some(lease) = self.lease.as_mut().filter(granted) else {
             return;
@@ -106,7 +106,7 @@ impl Queue {
         let lease = lease.clone();
         if let (true, Some(no)) = (lease.explicit, lease.place)
             && self.places.of_owner(user, token).is_none()
-            && let Some(keep_until) = self.keep_until(turn)
+            && let Some(keep_until) = self.keep_until(context)
         {
             // The connection closed at the very moment of the grant, which counts as before it.
             let (token, lease_ms) = (token.clone(), lease.lease_ms);
@@ -138,7 +138,7 @@ impl Queue {
         }
     }
 
-    pub(super) fn refuse_deadlocked(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn refuse_deadlocked(&mut self, context: &mut Context<'_>) {
         let lease = self.lease.as_ref().map(|lease| &lease.token);
         let Some(holder) = self.belief.as_ref().map(|belief| &belief.holder).or(lease) else {
             return;
@@ -149,7 +149,7 @@ impl Queue {
         let rights = &self.rights;
         let concerns = |user| !rights.is_unauthorized(user) && owner.is_none_or(|it| it == user);
         for request in self.places.take_deadlocked(holder, concerns) {
-            turn.reply(request, Reply::Refused(Refusal::Deadlock));
+            context.reply(request, Reply::Refused(Refusal::Deadlock));
             self.left();
         }
     }

@@ -18,11 +18,11 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Asked, Belief, Errand, Owner, Queue, Turn};
+use super::{InFlight, Belief, Errand, Owner, Queue, Context};
 use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
-    vocabulary::{Outcome, Question, QuestionId, Refusal, Reply, Time, Token, UserId, Wait},
+    vocabulary::{Outcome, StoreRequest, StoreRequestId, Refusal, Reply, Time, Token, UserId, Wait},
 };
 
 /// The errands at one lock, by user. Those of one user are in the order in which they are given up.
@@ -178,7 +178,7 @@ pub(super) struct News {
     /// The user of the request.
     asker: UserId,
     /// The number of the request: it was sent after the errands whose `after` is lower.
-    question: QuestionId,
+    store_request: StoreRequestId,
     /// The rest of the grace, in milliseconds: a token that is absent may yet come.
     grace_ms: Option<u64>,
 }
@@ -194,37 +194,37 @@ enum Told {
 }
 
 impl News {
-    pub(super) fn of(asked: &Asked, outcome: &Outcome) -> Self {
-        let told = match (outcome, &asked.question) {
+    pub(super) fn of(in_flight: &InFlight, outcome: &Outcome) -> Self {
+        let told = match (outcome, &in_flight.store_request) {
             // The reply may be from before a loss of data.
-            _ if asked.forgotten => Told::Nothing,
+            _ if in_flight.forgotten => Told::Nothing,
             (Outcome::Held { holder, .. }, _) => holder.clone().map_or(Told::Nothing, Told::Holder),
             (Outcome::Free, _) => Told::Free,
-            (Outcome::Refused(error), Question::Check { .. }) => Told::Refused(error.clone()),
+            (Outcome::Refused(error), StoreRequest::Check { .. }) => Told::Refused(error.clone()),
             (
                 Outcome::Granted { .. },
-                Question::Ask { token, .. }
-                | Question::HandOver { to: token, .. }
-                | Question::Extend { token, .. },
+                StoreRequest::Acquire { token, .. }
+                | StoreRequest::Handover { to: token, .. }
+                | StoreRequest::Extend { token, .. },
             ) => Told::Holder(token.clone()),
             _ => Told::Nothing,
         };
         Self {
             told,
-            asker: asked.question.user(),
-            question: asked.id,
-            grace_ms: asked.grace_ms,
+            asker: in_flight.store_request.user(),
+            store_request: in_flight.id,
+            grace_ms: in_flight.grace_ms,
         }
     }
 }
 
 impl Queue {
     /// Takes an errand. Refuses it if its user has too many, unless its token is known to hold the lock.
-    pub(super) fn take_errand(&mut self, errand: Errand, turn: &mut Turn<'_>) {
-        let is_full = self.errands.of_user(errand.user()) >= turn.settings.max_waiters;
+    pub(super) fn take_errand(&mut self, errand: Errand, context: &mut Context<'_>) {
+        let is_full = self.errands.of_user(errand.user()) >= context.settings.max_waiters;
         match errand.owner() {
             Some(owner) if is_full && !self.is_holder(owner.user, &owner.token) => {
-                turn.reply(owner.request, Reply::Refused(Refusal::TooManyWaiters));
+                context.reply(owner.request, Reply::Refused(Refusal::TooManyWaiters));
             }
             _ => self.errands.put(errand),
         }
@@ -245,22 +245,22 @@ impl Queue {
     }
 
     /// Sends the store request of the next errand. Returns whether there was one.
-    pub(super) fn run_errand(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub(super) fn run_errand(&mut self, context: &mut Context<'_>) -> bool {
         while let Some(errand) = self.next_errand() {
             let user = errand.user();
-            let Some((question, teller)) = self.question_of(&errand, turn) else {
+            let Some((store_request, reply_to)) = self.question_of(&errand, context) else {
                 continue;
             };
             (self.errands.last, self.errands.yields) = (Some(user), true);
             if self.is_one_of_many(&errand) {
                 // One reply settles all of them.
                 self.errands.put_back(errand);
-                self.ask(Question::Check { user }, None, turn);
+                self.start(StoreRequest::Check { user }, None, context);
                 return true;
             }
-            self.ask(question, teller, turn);
-            if let Some(asked) = &mut self.asked {
-                asked.errand = Some(Box::new(errand));
+            self.start(store_request, reply_to, context);
+            if let Some(in_flight) = &mut self.in_flight {
+                in_flight.errand = Some(Box::new(errand));
             }
             return true;
         }
@@ -290,15 +290,15 @@ impl Queue {
 
     /// Postpones the errand if its token is absent but another instance may yet write it back: until the lock changes,
     /// or the grace is over. Returns whether it did.
-    pub(super) fn may_yet_come(&mut self, asked: &Asked, turn: &Turn<'_>) -> bool {
-        let (Some(ms), Some(_), Some(errand)) = (asked.grace_ms, asked.teller, &asked.errand)
+    pub(super) fn may_yet_come(&mut self, in_flight: &InFlight, context: &Context<'_>) -> bool {
+        let (Some(ms), Some(_), Some(errand)) = (in_flight.grace_ms, in_flight.reply_to, &in_flight.errand)
         else {
             return false;
         };
         if planted(Fault::NotHeldWithinGrace) {
             return false;
         }
-        self.put_off((**errand).clone(), turn.now.plus_millis(ms));
+        self.put_off((**errand).clone(), context.now.plus_millis(ms));
         true
     }
 
@@ -325,15 +325,15 @@ impl Queue {
     }
 
     /// Settles the errands that came before this request was sent, if its reply decides them.
-    pub(super) fn settle_errands(&mut self, news: &News, turn: &mut Turn<'_>) {
+    pub(super) fn settle_errands(&mut self, news: &News, context: &mut Context<'_>) {
         if self.errands.is_empty() || planted(Fault::ErrandsOneByOne) {
             return;
         }
-        let may_know = |user| self.knows(user, Wait::No, turn.now);
+        let may_know = |user| self.knows(user, Wait::No, context.now);
         let knowing: Vec<_> = self.errands.users().filter(|it| may_know(*it)).collect();
         let mut errands = std::mem::take(&mut self.errands);
         let settled = errands.take_where(|errand| {
-            let is_late = |owner: &Owner| owner.after >= news.question.0;
+            let is_late = |owner: &Owner| owner.after >= news.store_request.0;
             let Some(owner) = errand.owner().filter(|owner| !is_late(owner)) else {
                 return false;
             };
@@ -349,7 +349,7 @@ impl Queue {
         });
         self.errands = errands;
         if let (Some(ms), Told::Holder(_) | Told::Free) = (news.grace_ms, &news.told) {
-            let again_at = turn.now.plus_millis(ms);
+            let again_at = context.now.plus_millis(ms);
             return settled
                 .into_iter()
                 .for_each(|errand| self.put_off(errand, again_at));
@@ -359,7 +359,7 @@ impl Queue {
             _ => Reply::NotHeld,
         };
         for owner in settled.iter().filter_map(Errand::owner) {
-            turn.reply(owner.request, reply.clone());
+            context.reply(owner.request, reply.clone());
         }
     }
 }

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Asked, NOT_NOW_PAUSE_MS, Queue, Turn};
+use super::{InFlight, NOT_NOW_PAUSE_MS, Queue, Context};
 use crate::lock::{
     fault::{Fault, planted},
-    vocabulary::{Question, Time, UserId},
+    vocabulary::{StoreRequest, Time, UserId},
 };
 
 /// The users without a connection to the store, and when to send a request for each all the same. The store reports a
@@ -54,53 +54,53 @@ impl Queue {
     }
 
     /// Resumes the requests of this user, which has a connection now.
-    pub(super) fn linked(&mut self, user: UserId, turn: &mut Turn<'_>) {
+    pub(super) fn linked(&mut self, user: UserId, context: &mut Context<'_>) {
         self.cut_off.is_back(user);
-        if let Some(asked) = &mut self.asked
-            && asked.retry_at.is_some()
-            && asked.question.user() == user
+        if let Some(in_flight) = &mut self.in_flight
+            && in_flight.retry_at.is_some()
+            && in_flight.store_request.user() == user
             && !planted(Fault::CutOffNotPassed)
         {
-            asked.retry_at = Some(turn.now);
-            self.retry(turn);
+            in_flight.retry_at = Some(context.now);
+            self.retry(context);
         }
     }
 
     /// Puts off a request that was not sent, so that other users do not wait for it.
-    pub(super) fn not_sent(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
-        let user = asked.question.user();
-        let again_at = turn.now.plus_millis(turn.settings.answer_within_ms);
+    pub(super) fn not_sent(&mut self, mut in_flight: InFlight, context: &mut Context<'_>) {
+        let user = in_flight.store_request.user();
+        let again_at = context.now.plus_millis(context.settings.answer_within_ms);
         if planted(Fault::CutOffNotPassed) {
-            asked.retry_at = Some(again_at);
-            self.asked = Some(asked);
+            in_flight.retry_at = Some(again_at);
+            self.in_flight = Some(in_flight);
             return;
         }
         self.cut_off.0.insert(user, again_at);
         // Once its client has a reply, the request is on lockgate's own behalf.
-        let errand = asked
+        let errand = in_flight
             .errand
-            .take_if(|_| asked.teller.is_some() && !asked.again);
-        match (&asked.question, errand) {
+            .take_if(|_| in_flight.reply_to.is_some() && !in_flight.again);
+        match (&in_flight.store_request, errand) {
             (_, Some(errand)) => self.errands.put_back(*errand),
-            (Question::Ask { .. }, _) => {
-                self.doubt(&asked);
+            (StoreRequest::Acquire { .. }, _) => {
+                self.doubt(&in_flight);
                 self.left();
             }
             // A lease whose user has no connection runs out.
-            (Question::Check { .. }, _) if asked.teller.is_none() => {
+            (StoreRequest::Check { .. }, _) if in_flight.reply_to.is_none() => {
                 self.look_later(again_at);
                 if let (None, Some(lease)) = (&self.belief, &mut self.lease) {
                     lease.check_at = Some(again_at);
                 }
             }
-            (Question::Restore { .. }, _) => self.restore_at = Some(again_at),
-            (Question::Bury { .. }, _) => self.look_later(again_at),
+            (StoreRequest::WriteBack { .. }, _) => self.restore_at = Some(again_at),
+            (StoreRequest::DeleteDead { .. }, _) => self.look_later(again_at),
             // A renewal stays due.
-            (Question::Extend { .. }, _) if asked.teller.is_none() => {}
+            (StoreRequest::Extend { .. }, _) if in_flight.reply_to.is_none() => {}
             // The store may have executed a first sending: the queue retries until it knows the outcome.
             _ => {
-                asked.retry_at = Some(turn.now.plus_millis(NOT_NOW_PAUSE_MS));
-                self.asked = Some(asked);
+                in_flight.retry_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS));
+                self.in_flight = Some(in_flight);
             }
         }
     }

@@ -12,12 +12,12 @@
 //! since a client may have been granted the lock with the same token elsewhere. The limit is absent if this instance
 //! set no deadline: then the client itself gave the token up, or lockgate made the token.
 
-use super::{NOT_NOW_PAUSE_MS, Queue, Turn, Watch, upkeep::over_at};
+use super::{NOT_NOW_PAUSE_MS, Queue, Context, Watch, renewal::over_at};
 use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
-    queue::Asked,
-    vocabulary::{Burial, Dead, Outcome, Question, Time, Token, UserId},
+    queue::InFlight,
+    vocabulary::{Burial, Dead, Outcome, StoreRequest, Time, Token, UserId},
 };
 
 /// The most times that the pause before another write-back is doubled after the store refused one: up to 51 s.
@@ -32,7 +32,7 @@ pub const LAST_LOOK_PART: u64 = 16;
 
 impl Queue {
     /// Begins the recovery from a loss of data.
-    pub(super) fn forgot(&mut self, dead: Option<Burial>, turn: &Turn<'_>) {
+    pub(super) fn forgot(&mut self, dead: Option<Burial>, context: &Context<'_>) {
         self.armed = None;
         self.belief = None;
         self.ghost = None;
@@ -42,10 +42,10 @@ impl Queue {
             Box::new(Watch {
                 user: dead.user,
                 until: dead.until,
-                look_at: Some(turn.now),
+                look_at: Some(context.now),
             })
         });
-        self.pace.now();
+        self.backoff.now();
         if let Some(lease) = &mut self.lease {
             // Others may be granted the lock before the write-back, with much the same deadline; or were granted it
             // before the loss, if the store has older data.
@@ -54,60 +54,60 @@ impl Queue {
         self.restore_at = None;
         // A client that releases the lease does not want it back.
         let released = self.lease.as_ref().is_some_and(|lease| {
-            let releases = |asked: &Asked| asked.releases(lease.user, &lease.token);
-            self.asked.as_ref().is_some_and(releases)
+            let releases = |in_flight: &InFlight| in_flight.releases(lease.user, &lease.token);
+            self.in_flight.as_ref().is_some_and(releases)
         });
         if !released || planted(Fault::WrittenBackThoughReleased) {
-            self.restore_from(turn.now, turn);
+            self.restore_from(context.now, context);
         }
         if let (None, Some(lease)) = (self.restore_at, &mut self.lease) {
-            lease.check_at = Some(turn.now);
+            lease.check_at = Some(context.now);
         }
-        if let Some(asked) = &mut self.asked {
+        if let Some(in_flight) = &mut self.in_flight {
             // The reply may be from before the loss, or concern a lock that was lost.
-            asked.again = true;
-            asked.forgotten = true;
+            in_flight.again = true;
+            in_flight.forgotten = true;
         }
     }
 
-    fn restore_from(&mut self, time: Time, turn: &Turn<'_>) {
-        let back = |lease: &&Lease| lease.is_to_be_written_back(turn.now, turn.settings);
+    fn restore_from(&mut self, time: Time, context: &Context<'_>) {
+        let back = |lease: &&Lease| lease.is_to_be_written_back(context.now, context.settings);
         self.restore_at = self.lease.as_ref().filter(back).map(|_| time);
     }
 
     /// Sends the next request that the recovery needs. Returns whether there was one.
-    pub(super) fn recover(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub(super) fn recover(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(ghost) = self.ghost.take() {
             let (token, dead) = *ghost;
-            let question = Question::Bury { token, dead };
-            self.ask(question, None, turn);
+            let store_request = StoreRequest::DeleteDead { token, dead };
+            self.start(store_request, None, context);
             return true;
         }
-        if self.restore_at.is_some_and(|at| at <= turn.now) {
-            self.restore_from(turn.now, turn);
+        if self.restore_at.is_some_and(|at| at <= context.now) {
+            self.restore_from(context.now, context);
             if let (Some(_), Some(lease)) = (self.restore_at.take(), &self.lease) {
-                let question = Question::Restore {
+                let store_request = StoreRequest::WriteBack {
                     user: lease.user,
                     token: lease.token.clone(),
                     lease_ms: match planted(Fault::WrittenBackTooShort) {
                         true => 1,
                         // Rounded up, or the store would end the lease before its owner does.
-                        false => lease.until.micros_since(turn.now).div_ceil(1_000),
+                        false => lease.until.micros_since(context.now).div_ceil(1_000),
                     },
                 };
-                self.ask(question, None, turn);
+                self.start(store_request, None, context);
                 return true;
             }
         }
         if self.lease.is_none() {
             self.restore_at = None;
         }
-        self.look_out(turn)
+        self.look_out(context)
     }
 
     /// Checks the lock for dead tokens, if it is time. Returns whether it did.
-    fn look_out(&mut self, turn: &mut Turn<'_>) -> bool {
-        let now = turn.now;
+    fn look_out(&mut self, context: &mut Context<'_>) -> bool {
+        let now = context.now;
         let Some(watch) = self.watch.as_mut() else {
             return false;
         };
@@ -121,7 +121,7 @@ impl Queue {
             watch.look_at = None;
         }
         if last || due {
-            self.ask(Question::Check { user }, None, turn);
+            self.start(StoreRequest::Check { user }, None, context);
         }
         last || due
     }
@@ -135,16 +135,16 @@ impl Queue {
 
     /// Returns whether the recovery has a step left that waits for nothing but the store.
     pub fn is_recovering(&self) -> bool {
-        let recovers = |asked: &Asked| {
-            let question = &asked.question;
-            matches!(question, Question::Restore { .. } | Question::Bury { .. })
+        let recovers = |in_flight: &InFlight| {
+            let store_request = &in_flight.store_request;
+            matches!(store_request, StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. })
         };
         let looks = self.watch.as_ref().is_some_and(|it| it.look_at.is_some());
         // A write-back that the store refused because of another token does not count.
         let cut_off = |lease: &Lease| self.restore_at.is_some() && self.cut_off.has(lease.user);
         looks
             || self.lease.as_ref().is_some_and(cut_off)
-            || self.asked.as_ref().is_some_and(recovers)
+            || self.in_flight.as_ref().is_some_and(recovers)
     }
 
     /// Returns whether this owner's lease is to be written back; only then is it known whether it stands.
@@ -154,9 +154,9 @@ impl Queue {
     }
 
     /// Returns the same for the owner whose lease this request extends.
-    pub(super) fn waits_for_write_back_of(&self, asked: &Asked) -> bool {
-        match &asked.question {
-            Question::Extend { user, token, .. } => self.waits_for_write_back(*user, token),
+    pub(super) fn waits_for_write_back_of(&self, in_flight: &InFlight) -> bool {
+        match &in_flight.store_request {
+            StoreRequest::Extend { user, token, .. } => self.waits_for_write_back(*user, token),
             _ => false,
         }
     }
@@ -180,19 +180,19 @@ impl Queue {
 
     /// Returns whether the lease is to be written back, or its write-back is in flight.
     pub(super) fn is_restoring(&self) -> bool {
-        let restores = |asked: &Asked| matches!(asked.question, Question::Restore { .. });
-        self.restore_at.is_some() || self.asked.as_ref().is_some_and(restores)
+        let restores = |in_flight: &InFlight| matches!(in_flight.store_request, StoreRequest::WriteBack { .. });
+        self.restore_at.is_some() || self.in_flight.as_ref().is_some_and(restores)
     }
 
     // ── replies of the store ─────────────────────────────────────────────────────────────────────
 
-    pub(super) fn restore_answered(
+    pub(super) fn write_back_replied(
         &mut self,
-        asked: &Asked,
+        in_flight: &InFlight,
         outcome: Outcome,
-        turn: &mut Turn<'_>,
+        context: &mut Context<'_>,
     ) {
-        let Question::Restore { lease_ms, .. } = &asked.question else {
+        let StoreRequest::WriteBack { lease_ms, .. } = &in_flight.store_request else {
             return;
         };
         if let Some(watch) = &mut self.watch {
@@ -206,38 +206,38 @@ impl Queue {
                 if let Some(lease) = &mut self.lease {
                     let ours = fresh || lease.deadline == Some(deadline);
                     lease.deadline = ours.then_some(deadline);
-                    lease.over_at = lease.over_at.max(over_at(turn.now, *lease_ms));
+                    lease.over_at = lease.over_at.max(over_at(context.now, *lease_ms));
                     lease.confirm();
                 }
-                self.believe_lease(turn);
+                self.believe_lease(context);
             }
             Outcome::Held { holder, ttl_ms } => {
                 let again_ms = match self.ghost {
                     // Once the dead token is deleted, the queue retries at once.
                     Some(_) => Some(0),
-                    None => asked.grace_ms.filter(|_| !planted(Fault::ContestedIsLost)),
+                    None => in_flight.grace_ms.filter(|_| !planted(Fault::ContestedIsLost)),
                 };
                 if let Some(ms) = again_ms {
-                    self.restore_from(turn.now.plus_millis(ms), turn);
+                    self.restore_from(context.now.plus_millis(ms), context);
                 }
-                self.held(holder, ttl_ms, turn);
+                self.held(holder, ttl_ms, context);
             }
-            Outcome::Free => self.free(turn),
+            Outcome::Free => self.free(context),
             // The queue retries until the lease is over, ever less often, so that others get their turn meanwhile.
             _ => {
                 let doubled = self.restores_refused.min(MOST_DOUBLED);
                 self.restores_refused += 1;
-                self.restore_at = Some(turn.now.plus_millis(NOT_NOW_PAUSE_MS << doubled));
+                self.restore_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS << doubled));
             }
         }
     }
 
     /// Handles a holder that the driver knows as dead. It is not dead if a client came for that token again.
-    pub(super) fn found_dead(&mut self, asked: &Asked, token: &Token, dead: Dead) {
+    pub(super) fn found_dead(&mut self, in_flight: &InFlight, token: &Token, dead: Dead) {
         let is_back = self.lease.as_ref().is_some_and(|it| it.token == *token)
             || self.places.of_owner(dead.user, token).is_some();
         // The store did not delete the token, so its key expires later: another grant set it.
-        if matches!(asked.question, Question::Bury { .. }) {
+        if matches!(in_flight.store_request, StoreRequest::DeleteDead { .. }) {
             self.revenant = Some(Box::new(token.clone()));
         }
         let is_alive = self.revenant.as_deref() == Some(token);
@@ -246,10 +246,10 @@ impl Queue {
         }
     }
 
-    pub(super) fn bury_answered(&mut self, outcome: Outcome, turn: &mut Turn<'_>) {
+    pub(super) fn delete_dead_replied(&mut self, outcome: Outcome, context: &mut Context<'_>) {
         match outcome {
-            Outcome::Free => self.free(turn),
-            Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, turn),
+            Outcome::Free => self.free(context),
+            Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, context),
             // The user has no right to, and the rights of another user are of no use here.
             _ => {}
         }
@@ -257,19 +257,19 @@ impl Queue {
 
     /// Recovers the outcome of a request that was in flight when the store lost data. Its reply may be from before the
     /// loss, so the queue writes back what the reply granted, and looks for what it released.
-    pub(super) fn restore_after(&mut self, user: UserId, grace_ms: Option<u64>, turn: &Turn<'_>) {
+    pub(super) fn restore_after(&mut self, user: UserId, grace_ms: Option<u64>, context: &Context<'_>) {
         if let Some(lease) = &mut self.lease {
             lease.fence_at = None;
         }
-        self.restore_from(turn.now, turn);
+        self.restore_from(context.now, context);
         if self.restore_at.is_none() {
-            self.look_again(user, grace_ms.unwrap_or(LOOKED_AT_MS), turn);
+            self.look_again(user, grace_ms.unwrap_or(LOOKED_AT_MS), context);
         }
     }
 
     /// Watches the lock for this time: a dead token may hold it or come back.
-    pub(super) fn look_again(&mut self, user: UserId, ms: u64, turn: &Turn<'_>) {
-        let until = turn.now.plus_millis(ms.saturating_add(ms / LAST_LOOK_PART));
+    pub(super) fn look_again(&mut self, user: UserId, ms: u64, context: &Context<'_>) {
+        let until = context.now.plus_millis(ms.saturating_add(ms / LAST_LOOK_PART));
         let new = || {
             Box::new(Watch {
                 user,
@@ -279,6 +279,6 @@ impl Queue {
         };
         let watch = self.watch.get_or_insert_with(new);
         watch.until = until.max(watch.until);
-        watch.look_at = Some(turn.now);
+        watch.look_at = Some(context.now);
     }
 }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::{Queue, Turn};
+use super::{Queue, Context};
 use crate::lock::{
     fault::{Fault, planted},
-    vocabulary::{LinkId, Question, Refusal, Reply, Time, UserId, Wait},
+    vocabulary::{LinkId, StoreRequest, Refusal, Reply, Time, UserId, Wait},
 };
 
 /// How recent a reply of the store must be for `TRYLOCK` of the same user to get nil at once on a held lock, in
@@ -25,7 +25,7 @@ const REMEMBERED: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     /// When the store last replied to a request of the user, and on which connection.
-    answered: BTreeMap<UserId, (Time, Option<LinkId>)>,
+    store_replied: BTreeMap<UserId, (Time, Option<LinkId>)>,
     /// Unauthorized users with waiting requests, in arrival order: the store has not replied to them yet.
     unauthorized: VecDeque<UserId>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Rights {
 impl Rights {
     /// Forgets the users whose connection ended: perhaps the user no longer exists.
     pub(super) fn deaf(&mut self, link: LinkId) {
-        self.answered.retain(|_, (_, on)| *on != Some(link));
+        self.store_replied.retain(|_, (_, on)| *on != Some(link));
     }
 
     /// Returns whether the user is still unauthorized.
@@ -45,7 +45,7 @@ impl Rights {
 impl Queue {
     /// Returns whether the user may know of the lock.
     pub(super) fn knows(&self, user: UserId, wait: Wait, now: Time) -> bool {
-        let Some((at, _)) = self.rights.answered.get(&user) else {
+        let Some((at, _)) = self.rights.store_replied.get(&user) else {
             return false;
         };
         let lately = at.plus_millis(KNOWN_FOR_MS) > now;
@@ -63,14 +63,14 @@ impl Queue {
         if planted(Fault::UnauthorizedNotChecked) || self.rights.is_unauthorized(user) {
             return;
         }
-        self.rights.answered.remove(&user);
+        self.rights.store_replied.remove(&user);
         self.rights.unauthorized.push_back(user);
-        if self.rights.answered.len() > REMEMBERED + 2 * self.places.users() {
-            let answered = std::mem::take(&mut self.rights.answered);
-            let known = answered.into_iter().filter(|(user, (at, _))| {
+        if self.rights.store_replied.len() > REMEMBERED + 2 * self.places.users() {
+            let store_replied = std::mem::take(&mut self.rights.store_replied);
+            let known = store_replied.into_iter().filter(|(user, (at, _))| {
                 at.plus_millis(KNOWN_FOR_MS) > now || self.has_business(*user)
             });
-            self.rights.answered = known.collect();
+            self.rights.store_replied = known.collect();
         }
     }
 
@@ -87,40 +87,40 @@ impl Queue {
     }
 
     /// Sends a check for the next unauthorized user. Returns whether there was one.
-    pub(super) fn check_unauthorized(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub(super) fn check_unauthorized(&mut self, context: &mut Context<'_>) -> bool {
         let next = self.next_unauthorized();
         if let Some(user) = next {
-            self.ask(Question::Check { user }, None, turn);
+            self.start(StoreRequest::Check { user }, None, context);
         }
         next.is_some()
     }
 
     /// Authorizes this user: the store replied to a request of it.
-    pub(super) fn store_answered(
+    pub(super) fn authorize(
         &mut self,
         user: UserId,
         link: Option<LinkId>,
-        turn: &mut Turn<'_>,
+        context: &mut Context<'_>,
     ) {
-        let answered = &mut self.rights.answered;
+        let store_replied = &mut self.rights.store_replied;
         // Not every reply names the connection.
-        let link = link.or(answered.get(&user).and_then(|(_, before)| *before));
-        answered.insert(user, (turn.now, link));
+        let link = link.or(store_replied.get(&user).and_then(|(_, before)| *before));
+        store_replied.insert(user, (context.now, link));
         if !self.rights.is_unauthorized(user) {
             return;
         }
         self.rights.unauthorized.retain(|it| *it != user);
         // Now the user may get the replies that others get at once.
-        for (request, is_try) in self.places.take_beyond(turn.settings.max_waiters, user) {
+        for (request, is_try) in self.places.take_beyond(context.settings.max_waiters, user) {
             let reply = if is_try && self.belief.is_some() {
                 Reply::Nil
             } else {
                 Reply::Refused(Refusal::TooManyWaiters)
             };
-            turn.reply(request, reply);
+            context.reply(request, reply);
             self.left();
         }
-        self.refuse_deadlocked(turn);
+        self.refuse_deadlocked(context);
     }
 
     /// Replies with the store's error to all requests of this unauthorized user that came before the refused
@@ -130,25 +130,25 @@ impl Queue {
         user: UserId,
         asked_at: Time,
         error: &Bytes,
-        turn: &mut Turn<'_>,
+        context: &mut Context<'_>,
     ) {
         if !self.rights.is_unauthorized(user) {
             return;
         }
         for request in self.places.take_earlier(user, asked_at) {
-            turn.reply(request, Reply::Refused(Refusal::Store(error.clone())));
+            context.reply(request, Reply::Refused(Refusal::Store(error.clone())));
         }
     }
 
     /// Replies with the store's error to all waiting requests of this user, if it is unauthorized: the store refused a
     /// check.
-    pub(super) fn store_refused(&mut self, user: UserId, error: &Bytes, turn: &mut Turn<'_>) {
+    pub(super) fn store_refused(&mut self, user: UserId, error: &Bytes, context: &mut Context<'_>) {
         if !self.rights.is_unauthorized(user) {
             return;
         }
         self.rights.unauthorized.retain(|it| *it != user);
         for request in self.places.take_all(user) {
-            turn.reply(request, Reply::Refused(Refusal::Store(error.clone())));
+            context.reply(request, Reply::Refused(Refusal::Store(error.clone())));
             self.left();
         }
     }

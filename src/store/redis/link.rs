@@ -89,9 +89,9 @@ impl Link {
     /// Sends a request; none if the connection broke before the reply.
     pub(super) async fn ask(&self, request: &Request) -> Option<Reading> {
         let purpose = request.purpose();
-        match request.read(self.question(purpose, request.by_hash()).await?) {
+        match request.read(self.store_request(purpose, request.by_hash()).await?) {
             Reading::Unseen => {
-                let reply = self.question(purpose, &request.in_full()).await?;
+                let reply = self.store_request(purpose, &request.in_full()).await?;
                 Some(request.read(reply))
             }
             done => Some(done),
@@ -99,7 +99,7 @@ impl Link {
     }
 
     /// Sends a command about a lock, as [`send`](Self::send), and measures Redis's latency.
-    pub(super) async fn question(&self, purpose: Purpose, command: &Cmd) -> Option<Value> {
+    pub(super) async fn store_request(&self, purpose: Purpose, command: &Cmd) -> Option<Value> {
         let sent_at = clock::now();
         let reply = self.send(purpose, command).await?;
         let took = clock::now().micros_since(sent_at);

@@ -36,7 +36,7 @@ use super::{Admission, Later, Listener, LockName, Look, Needed, Store};
 use crate::{
     clock,
     identity::{Credentials, Users},
-    lock::{Answer, Deadline, Fence, Outcome, Question, Time, UserId},
+    lock::{StoreReply, Deadline, Fence, Outcome, StoreRequest, Time, UserId},
     metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
@@ -158,21 +158,21 @@ impl Store for RedisStore {
         }
     }
 
-    fn ask(&self, name: &LockName, question: &Question, within: Duration) -> Later<Answer> {
-        let keeper = match self.keeper(question.user(), name.database) {
+    fn ask(&self, name: &LockName, store_request: &StoreRequest, within: Duration) -> Later<StoreReply> {
+        let keeper = match self.keeper(store_request.user(), name.database) {
             Ok(keeper) => keeper,
             Err(text) => return Box::pin(std::future::ready(untold(Outcome::Refused(text)))),
         };
         let (key, limit) = (self.key(name), within);
-        if !wants_fence(question) {
-            let request = Request::new(&key, question, 0);
-            let (history, waits) = (Arc::clone(&self.history), takes_free(question));
-            if let Question::Ask {
+        if !wants_fence(store_request) {
+            let request = Request::new(&key, store_request, 0);
+            let (history, waits) = (Arc::clone(&self.history), takes_free(store_request));
+            if let StoreRequest::Acquire {
                 token,
                 lease_ms,
                 bare: true,
                 ..
-            } = question
+            } = store_request
             {
                 let first = scripts::bare(&key, token, *lease_ms);
                 return Box::pin(async move {
@@ -182,7 +182,7 @@ impl Store for RedisStore {
                     }
                 });
             }
-            let recovers = matches!(question, Question::Restore { .. } | Question::Bury { .. });
+            let recovers = matches!(store_request, StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. });
             return Box::pin(async move {
                 let _permit = match recovers {
                     true => keeper.recovery().await,
@@ -192,15 +192,15 @@ impl Store for RedisStore {
             });
         }
         let (fences, history) = (Arc::clone(&self.fences), Arc::clone(&self.history));
-        let (database, question) = (name.database, question.clone());
+        let (database, store_request) = (name.database, store_request.clone());
         Box::pin(async move {
-            if let (false, Some(ms)) = (takes_free(&question), history.grace_left_ms()) {
+            if let (false, Some(ms)) = (takes_free(&store_request), history.grace_left_ms()) {
                 // Another instance that has seen larger fences may not have raised the counter yet.
                 return untold(Outcome::NotYet { ms });
             }
             let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
-            let request = Request::new(&key, &question, floor);
-            let waits = takes_free(&question);
+            let request = Request::new(&key, &store_request, floor);
+            let waits = takes_free(&store_request);
             let answer = ask(&keeper, &request, &history, waits, limit).await;
             if let Outcome::Granted {
                 fence: Some(fence), ..
@@ -320,14 +320,14 @@ async fn in_time<T>(
 }
 
 /// Returns whether the request may take a free lock.
-fn takes_free(question: &Question) -> bool {
-    matches!(question, Question::Ask { .. })
+fn takes_free(store_request: &StoreRequest) -> bool {
+    matches!(store_request, StoreRequest::Acquire { .. })
 }
 
-fn wants_fence(question: &Question) -> bool {
-    match question {
-        Question::Ask { fence, .. } => *fence != Fence::No,
-        Question::HandOver { fence, .. } => *fence,
+fn wants_fence(store_request: &StoreRequest) -> bool {
+    match store_request {
+        StoreRequest::Acquire { fence, .. } => *fence != Fence::No,
+        StoreRequest::Handover { fence, .. } => *fence,
         _ => false,
     }
 }
@@ -340,7 +340,7 @@ async fn ask(
     history: &History,
     waits: bool,
     limit: Duration,
-) -> Answer {
+) -> StoreReply {
     let asked_at = clock::now();
     let link = match keeper.link_soon(limit).await {
         Some(Ok(link)) => link,
@@ -374,7 +374,7 @@ async fn ask(
         // data.
         keeper.give_up(&link).await;
     }
-    Answer {
+    StoreReply {
         outcome,
         armed: (read && link.tells()).then_some(link.id),
         grace_ms: history.grace_left_ms(),
@@ -390,9 +390,9 @@ fn puts_off(history: &History, asked_at: Time) -> Option<u64> {
 
 /// Puts off a request of a user that may take no free lock for `ms`. If another token holds the lock, the reply
 /// is that holder: users that wait for the lock in this instance and are not held back need it too.
-async fn hold_back(link: &Link, request: &Request, ms: u64) -> Answer {
+async fn hold_back(link: &Link, request: &Request, ms: u64) -> StoreReply {
     match link.ask(&request.to_check()).await {
-        Some(Reading::Done { outcome, read }) if request.is_in_vain(&outcome) => Answer {
+        Some(Reading::Done { outcome, read }) if request.is_in_vain(&outcome) => StoreReply {
             outcome,
             armed: (read && link.tells()).then_some(link.id),
             grace_ms: Some(ms),
@@ -407,7 +407,7 @@ async fn ask_bare(
     first: &Cmd,
     history: &History,
     limit: Duration,
-) -> Option<Answer> {
+) -> Option<StoreReply> {
     let asked_at = clock::now();
     let Some(link) = keeper.link_soon(limit).await else {
         return Some(untold(Outcome::NoLink));
@@ -419,7 +419,7 @@ async fn ask_bare(
     if history::left_ms(link.grace_until).is_some() {
         return None;
     }
-    match link.question(Purpose::Acquire, first).await {
+    match link.store_request(Purpose::Set, first).await {
         Some(Value::Okay) => Some(untold(Outcome::Granted {
             deadline: Deadline(0),
             fresh: false,
@@ -459,9 +459,9 @@ async fn read(keeper: &Keeper, purpose: Purpose, command: &Cmd) -> Result<Value,
     }
 }
 
-/// Returns an [`Answer`] after which no push will come.
-fn untold(outcome: Outcome) -> Answer {
-    Answer {
+/// Returns an [`StoreReply`] after which no push will come.
+fn untold(outcome: Outcome) -> StoreReply {
+    StoreReply {
         outcome,
         armed: None,
         grace_ms: None,

@@ -28,7 +28,7 @@ use redis::{Arg, Cmd, Script, ServerError, Value};
 
 use crate::{
     limits::TOKEN_BYTES,
-    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, Question, Token},
+    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, StoreRequest, Token},
     metrics::upstream::Purpose,
 };
 
@@ -84,7 +84,7 @@ end
 /// ARGV: token, lease, and the deadline that the key should have if the token holds the lock, or nothing. The
 /// `SET` comes first, because a free lock is the usual case, and because a replica refuses it: a replica's view
 /// of the holder would be stale.
-const ASK: &str = "
+const ACQUIRE: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.ok then
     local at = redis.pcall('PEXPIRETIME', KEYS[1])
@@ -92,9 +92,9 @@ if set and set.ok then
 end
 ";
 
-/// The rest of `ASK`. A grant whose deadline Redis does not return is taken back. If Redis refused the `SET`
+/// The rest of `ACQUIRE`. A grant whose deadline Redis does not return is taken back. If Redis refused the `SET`
 /// for lack of memory, a token that holds the lock can still get a new lease.
-const ASK_FURTHER: &str = "
+const ACQUIRE_FURTHER: &str = "
 if set and set.ok then
     local at = deadline()
     if type(at) ~= 'number' then redis.pcall('DEL', KEYS[1]) end
@@ -134,9 +134,9 @@ end
 ";
 
 /// ARGV: token, lease, expected deadline, floor of the fence, and the deadline with which the token already has
-/// a fence (returned as 0), or nothing. KEYS: the lock, the fence counter. As [`ASK`], with a fence; without a
+/// a fence (returned as 0), or nothing. KEYS: the lock, the fence counter. As [`ACQUIRE`], with a fence; without a
 /// fence there is no grant.
-const ASK_FENCED: &str = "
+const ACQUIRE_FENCED: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.ok then
     local fence = next_fence(ARGV[4])
@@ -178,12 +178,12 @@ end
 ";
 
 /// ARGV: from, to, lease, the deadline to insist on, or nothing, and the floor of the fence.
-const HAND_OVER: &str = "
+const HANDOVER: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 ";
 
-/// The rest of `HAND_OVER`.
+/// The rest of `HANDOVER`.
 const HAND_OVER_FURTHER: &str = "
 if holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4])) then
     local set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
@@ -194,8 +194,8 @@ if holder == ARGV[2] then return lease_anew(ARGV[3]) end
 return found(holder)
 ";
 
-/// The rest of `HAND_OVER`, with a fence for the new holder.
-const HAND_OVER_FENCED: &str = "
+/// The rest of `HANDOVER`, with a fence for the new holder.
+const HANDOVER_FENCED: &str = "
 local from = holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4]))
 if not from and holder ~= ARGV[2] then return found(holder) end
 local fence = next_fence(ARGV[5])
@@ -266,7 +266,7 @@ return {string.sub(holder, 1, 257), ttl}
 ";
 
 /// ARGV: token, and the rest of its lease.
-const RESTORE: &str = "
+const WRITE_BACK: &str = "
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set and set.err then return set end
 if set then return (deadline()) end
@@ -282,7 +282,7 @@ return {(deadline())}
 ";
 
 /// ARGV: token, and the latest deadline with which it is deleted, or nothing.
-const BURY: &str = "
+const DELETE_DEAD: &str = "
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 if holder == ARGV[1] then
@@ -323,17 +323,17 @@ impl Prepared {
 
 // Creating a Lua function costs Redis about as much as running a command, so the usual path comes before the
 // functions.
-static ASK_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[ASK, DEADLINE, EXPIRES_AT, LEASE_ANEW, ASK_FURTHER]));
-static ASK_FENCED_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, EXPIRES_AT, LEASE_ANEW, NEXT_FENCE, ASK_FENCED]));
-static HAND_OVER_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
-    let parts = [HAND_OVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
+static ACQUIRE_SCRIPT: LazyLock<Prepared> =
+    LazyLock::new(|| Prepared::new(&[ACQUIRE, DEADLINE, EXPIRES_AT, LEASE_ANEW, ACQUIRE_FURTHER]));
+static ACQUIRE_FENCED_SCRIPT: LazyLock<Prepared> =
+    LazyLock::new(|| Prepared::new(&[DEADLINE, EXPIRES_AT, LEASE_ANEW, NEXT_FENCE, ACQUIRE_FENCED]));
+static HANDOVER_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
+    let parts = [HANDOVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
     Prepared::new(&[&parts[..], &[HAND_OVER_FURTHER]].concat())
 });
-static HAND_OVER_FENCED_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
-    let parts = [HAND_OVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
-    Prepared::new(&[&parts[..], &[NEXT_FENCE, HAND_OVER_FENCED]].concat())
+static HANDOVER_FENCED_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
+    let parts = [HANDOVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
+    Prepared::new(&[&parts[..], &[NEXT_FENCE, HANDOVER_FENCED]].concat())
 });
 static RELEASE_SCRIPT: LazyLock<Prepared> =
     LazyLock::new(|| Prepared::new(&[RELEASE, DEADLINE, EXPIRES_AT, REFUSED, RELEASE_FURTHER]));
@@ -342,9 +342,9 @@ static EXTEND_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
     Prepared::new(&[&parts[..], &[EXTEND_FURTHER]].concat())
 });
 static CHECK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[CHECK]));
-static RESTORE_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[DEADLINE, RESTORE]));
-static BURY_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, REFUSED, FOUND, BURY]));
+static WRITE_BACK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[DEADLINE, WRITE_BACK]));
+static DELETE_DEAD_SCRIPT: LazyLock<Prepared> =
+    LazyLock::new(|| Prepared::new(&[DEADLINE, REFUSED, FOUND, DELETE_DEAD]));
 
 /// The key of the fence counter, one in each database.
 pub(super) const FENCE_KEY: &[u8] = b"lockgate:fence";
@@ -356,7 +356,7 @@ pub(super) const GRACE_KEY: &[u8] = b"lockgate:grace";
 /// an operator set the counter by hand, and deleting it must undo that.
 pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
 
-/// Returns the plain `SET` of [`ASK`]: half the work for Redis, but it returns no deadline and arms no
+/// Returns the plain `SET` of [`ACQUIRE`]: half the work for Redis, but it returns no deadline and arms no
 /// tracking.
 pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
     let mut command = redis::cmd("SET");
@@ -388,10 +388,10 @@ pub(super) enum Reading {
 
 impl Request {
     /// Creates the request for the lock with this key. A new fence will be at least `floor`.
-    pub(super) fn new(key: &[u8], question: &Question, floor: u64) -> Self {
-        use Purpose::{Ask, Bury, Check, Extend, Handover, Release, Restore};
-        match question {
-            Question::Ask {
+    pub(super) fn new(key: &[u8], store_request: &StoreRequest, floor: u64) -> Self {
+        use Purpose::{Acquire, Check, DeleteDead, Extend, Handover, Release, WriteBack};
+        match store_request {
+            StoreRequest::Acquire {
                 token,
                 lease_ms,
                 fence,
@@ -402,15 +402,15 @@ impl Request {
                 let arguments = Arguments::of(key, fenced).token(token);
                 let arguments = arguments.number(*lease_ms).deadline(*expects);
                 if !fenced {
-                    return arguments.to(Ask, &ASK_SCRIPT);
+                    return arguments.to(Acquire, &ACQUIRE_SCRIPT);
                 }
                 let arguments = arguments.number(floor).deadline(match fence {
                     Fence::NewUnless(deadline) => Some(*deadline),
                     Fence::New | Fence::No => None,
                 });
-                arguments.to(Ask, &ASK_FENCED_SCRIPT)
+                arguments.to(Acquire, &ACQUIRE_FENCED_SCRIPT)
             }
-            Question::HandOver {
+            StoreRequest::Handover {
                 from,
                 only_if,
                 to,
@@ -419,9 +419,9 @@ impl Request {
                 ..
             } => {
                 let script = if *fence {
-                    &HAND_OVER_FENCED_SCRIPT
+                    &HANDOVER_FENCED_SCRIPT
                 } else {
-                    &HAND_OVER_SCRIPT
+                    &HANDOVER_SCRIPT
                 };
                 let arguments = Arguments::of(key, *fence).token(from).token(to);
                 let arguments = arguments.number(*lease_ms).deadline(*only_if);
@@ -431,11 +431,11 @@ impl Request {
                 };
                 arguments.to(Handover, script)
             }
-            Question::Release { token, only_if, .. } => {
+            StoreRequest::Release { token, only_if, .. } => {
                 let arguments = Arguments::of(key, false).token(token).deadline(*only_if);
                 arguments.to(Release, &RELEASE_SCRIPT)
             }
-            Question::Extend {
+            StoreRequest::Extend {
                 token,
                 lease_ms,
                 expects,
@@ -450,17 +450,17 @@ impl Request {
                 });
                 arguments.to(Extend, &EXTEND_SCRIPT)
             }
-            Question::Check { .. } => Arguments::of(key, false).to(Check, &CHECK_SCRIPT),
-            Question::Restore {
+            StoreRequest::Check { .. } => Arguments::of(key, false).to(Check, &CHECK_SCRIPT),
+            StoreRequest::WriteBack {
                 token, lease_ms, ..
             } => {
                 let arguments = Arguments::of(key, false).token(token).number(*lease_ms);
-                arguments.to(Restore, &RESTORE_SCRIPT)
+                arguments.to(WriteBack, &WRITE_BACK_SCRIPT)
             }
-            Question::Bury { token, dead } => {
+            StoreRequest::DeleteDead { token, dead } => {
                 let arguments = Arguments::of(key, false).token(token);
                 let arguments = arguments.deadline(dead.not_after).deadline(dead.or_at);
-                arguments.to(Bury, &BURY_SCRIPT)
+                arguments.to(DeleteDead, &DELETE_DEAD_SCRIPT)
             }
         }
     }
@@ -541,7 +541,7 @@ impl Request {
             ),
             Value::Int(_) if releases => (Outcome::Free, false),
             Value::Int(at) => (granted(at, true), true),
-            Value::Nil => (Outcome::Free, self.purpose != Purpose::Bury),
+            Value::Nil => (Outcome::Free, self.purpose != Purpose::DeleteDead),
             Value::Array(items) => match held_or_done(items) {
                 Some(outcome) => (outcome, true),
                 None => (unexpected(), false),

@@ -24,9 +24,9 @@ pub(crate) const LONGEST_RECONNECT: u64 = 400 * MILLI;
 /// When a store crashes at the worst moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// While a question is on its way.
-    Question,
-    /// While a question is on its way by which a gate looks again at a lock that another gate's
+    /// While a store request is on its way.
+    StoreRequest,
+    /// While a store request is on its way by which a gate looks again at a lock that another gate's
     /// client has by now.
     Look,
     /// When a client was just granted the lock.
@@ -38,7 +38,7 @@ pub(crate) enum Moment {
 pub(crate) enum Disaster {
     /// The connection of this gate breaks.
     Break(usize),
-    /// The connection of this gate breaks while its next question is on its way.
+    /// The connection of this gate breaks while its next store request is on its way.
     BreakNext(usize),
     /// The connection of this gate goes silent: nothing comes through, and nobody says so.
     Mute(usize),
@@ -259,7 +259,7 @@ fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(
         };
         let longest = random.one_of(&[50, 50, 300, 1_200]);
         let span = random.between(5, longest) * MILLI;
-        let moment = random.one_of(&[Moment::Question, Moment::Look, Moment::Grant, Moment::Grant]);
+        let moment = random.one_of(&[Moment::StoreRequest, Moment::Look, Moment::Grant, Moment::Grant]);
         if random.percent(30) {
             let disaster = match random.percent(40) {
                 true => Disaster::Switch(loss),

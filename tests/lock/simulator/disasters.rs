@@ -209,7 +209,7 @@ impl World {
     pub(super) fn crash_at(&mut self, now: Moment, within: u64) {
         let time = self.now;
         let due = |(moment, _, any_at): &mut (Moment, Disaster, u64)| {
-            *moment == now || (now == Moment::Question && *any_at <= time)
+            *moment == now || (now == Moment::StoreRequest && *any_at <= time)
         };
         if let Some((_, disaster, _)) = self.crashes_at.take_if(due) {
             let at = self.random.between(0, within);

@@ -148,7 +148,7 @@ impl World {
         let time = self.time(gate);
         let mut events = vec![event];
         while let Some(event) = events.pop() {
-            if !matches!(event, Event::Timer | Event::Answered { .. }) {
+            if !matches!(event, Event::Timer | Event::StoreReplied { .. }) {
                 self.gates[gate].causes += 1;
             }
             if self.gates[gate].queue.is_none() {
@@ -164,13 +164,13 @@ impl World {
             }
             for action in todo {
                 match action {
-                    Action::Ask {
+                    Action::Send {
                         id,
-                        question,
+                        store_request,
                         within_ms,
                     } => {
                         self.gates[gate].asked += 1;
-                        events.extend(self.send(gate, id, question, within_ms));
+                        events.extend(self.send(gate, id, store_request, within_ms));
                     }
                     Action::Reply { request, reply } => {
                         events.extend(self.reply(gate, request, &reply));

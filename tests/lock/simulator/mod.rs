@@ -6,7 +6,7 @@
 //!
 //! - `day`: what kind of day it is; `world`: its clock, and what must hold at any time;
 //! - `store`, `network`, `gates`: who takes part; a gate here is the driver of its queue;
-//! - `people`: the clients, and `owners`: what they do when they have the lock;
+//! - `clients`: the clients, and `owners`: what they do when they have the lock;
 //! - `nags`: clients whose errands must not delay the others;
 //! - `disasters`: what goes wrong, and what is promised all the same;
 //! - `checks`: what clients were told, and whether that may be so.
@@ -27,7 +27,7 @@ mod gates;
 mod nags;
 mod network;
 mod owners;
-mod people;
+mod clients;
 mod random;
 mod store;
 mod world;

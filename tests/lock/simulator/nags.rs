@@ -1,6 +1,6 @@
 //! Clients that send `UNLOCK` after `UNLOCK` with tokens that hold nothing, twenty at a time, some of them without any
 //! right to the lock. They must not delay the others: the checks on waiters and owners hold on such a day as on any,
-//! and a batch costs a few questions.
+//! and a batch costs a few store requests.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use lockgate::lock::{Event, Reply, RequestId, Time, Token, UserId};
 
 use super::{
     MILLI,
-    people::OUTSIDER,
+    clients::OUTSIDER,
     world::{Ev, World},
 };
 
@@ -111,14 +111,14 @@ impl World {
             "an errand waited since {began_at}"
         );
         if nag.unanswered == 0 {
-            let (questions, batches) = (self.gates[gate].asked - nag.asked, nag.batches);
+            let (store_requests, batches) = (self.gates[gate].asked - nag.asked, nag.batches);
             let disturbed = self.gates[gate].disturbed_at;
             // Within the grace they wait, and the lock is asked about for other reasons.
             let in_grace = began_at < self.store.mark.1;
             let disturbed = in_grace || disturbed.is_some_and(|at| at >= began_at);
             assert!(
-                questions <= MOST_QUESTIONS || disturbed,
-                "{questions} questions for {BATCH} errands"
+                store_requests <= MOST_QUESTIONS || disturbed,
+                "{store_requests} questions for {BATCH} errands"
             );
             if batches < BATCHES {
                 let pause = self.random.between(0, self.day.way);

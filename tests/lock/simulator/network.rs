@@ -1,14 +1,14 @@
 //! The way between the gates and the store. Each gate has one connection at a time, and none while
 //! it connects anew. Questions and answers keep their order on it; pushes do not, and may be lost.
 //!
-//! When a connection breaks, a question on its way is lost, or was executed and its answer is lost,
+//! When a connection breaks, a store request on its way is lost, or was executed and its answer is lost,
 //! or it is executed later; the queue hears that this is unknown. On most days the next connection
 //! ends the old one in the store before anything else, so that nothing comes later than that.
 
 use std::collections::VecDeque;
 
 use lockgate::lock::{
-    Answer, Burial, Event, LinkId, Outcome, Question, QuestionId, Time, UserId, WriteBack,
+    StoreReply, Burial, Event, LinkId, Outcome, StoreRequest, StoreRequestId, Time, UserId, WriteBack,
     fault::{Fault, planted},
 };
 
@@ -16,14 +16,14 @@ use super::{
     MILLI, SECOND,
     checks::show,
     day::{Disaster, GRACE, Moment},
-    people::OUTSIDER,
+    clients::OUTSIDER,
     world::{Ev, World},
 };
 
-/// A question for the lock that waited so long for a connection is to be asked anew.
+/// A store request for the lock that waited so long for a connection is to be asked anew.
 const ANEW_AFTER: u64 = 100 * MILLI;
 
-/// No question waits for a connection that has been gone for so long.
+/// No store request waits for a connection that has been gone for so long.
 const NOT_WAITED_FOR: u64 = 100 * MILLI;
 
 /// One connection of a gate to the store.
@@ -44,12 +44,12 @@ pub(crate) struct Link {
     answered_at: u64,
 }
 
-/// A question on its way to the store.
+/// A store request on its way to the store.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     link: LinkId,
-    id: QuestionId,
-    question: Question,
+    id: StoreRequestId,
+    store_request: StoreRequest,
     /// The largest fence that the gate had seen.
     seen: u64,
     /// It was on its way when the connection broke.
@@ -63,16 +63,16 @@ pub(crate) struct Port {
     /// The one before, whose pushes are lost.
     before: Option<LinkId>,
     /// Questions that wait for the next connection, since when, and for how many milliseconds.
-    outbox: VecDeque<(QuestionId, Question, u64, u64)>,
+    outbox: VecDeque<(StoreRequestId, StoreRequest, u64, u64)>,
     /// With when it was sent, as a count of events.
-    in_flight: Vec<(QuestionId, u64)>,
+    in_flight: Vec<(StoreRequestId, u64)>,
     /// Since when there is no connection.
     down_since: u64,
     /// The attempt to connect that counts.
     attempt: u64,
     /// The epoch of the store as it was known last.
     epoch: Option<u64>,
-    /// It breaks while the next question is on its way.
+    /// It breaks while the next store request is on its way.
     pub(crate) breaks_next: bool,
     /// Until then no lock that is found free may be taken.
     pub(crate) grace_until: u64,
@@ -132,12 +132,12 @@ impl World {
 
     // ── asking ───────────────────────────────────────────────────────────────────────────────
 
-    /// Sends a question, now or as soon as there is a connection. Some are answered here.
+    /// Sends a store request, now or as soon as there is a connection. Some are answered here.
     pub(super) fn send(
         &mut self,
         gate: usize,
-        id: QuestionId,
-        question: Question,
+        id: StoreRequestId,
+        store_request: StoreRequest,
         within_ms: u64,
     ) -> Option<Event> {
         let now = self.now;
@@ -148,21 +148,21 @@ impl World {
                 return Some(answered(id, Outcome::NoLink));
             }
             let at = port.down_since + NOT_WAITED_FOR;
-            port.outbox.push_back((id, question, now, within_ms));
+            port.outbox.push_back((id, store_request, now, within_ms));
             self.at(at, Ev::NotSent(gate, id));
             return None;
         };
         let waits = now < port.grace_until && !planted(Fault::GraceNotKept);
-        let makes_fence = matches!(question, Question::HandOver { fence: true, .. });
-        if waits && (makes_fence || matches!(question, Question::Ask { .. })) {
+        let makes_fence = matches!(store_request, StoreRequest::Handover { fence: true, .. });
+        if waits && (makes_fence || matches!(store_request, StoreRequest::Acquire { .. })) {
             let ms = (port.grace_until - now).div_ceil(MILLI);
             self.tell(|| format!("gate {gate} is told: not yet, {ms} ms"));
             self.totals.not_yet += 1;
             return Some(answered(id, Outcome::NotYet { ms }));
         }
         port.in_flight.push((id, self.count));
-        self.asks(gate, &question);
-        self.worst_moment(gate, &question);
+        self.asks(gate, &store_request);
+        self.worst_moment(gate, &store_request);
         let seen = self.gates[gate].largest_fence;
         let delay = self.delay();
         let sent = &mut self.link_mut(link).sent_at;
@@ -173,7 +173,7 @@ impl World {
         let message = Message {
             link,
             id,
-            question,
+            store_request,
             seen,
             late: false,
         };
@@ -181,10 +181,10 @@ impl World {
         None
     }
 
-    /// What goes wrong while this question is on its way.
-    fn worst_moment(&mut self, gate: usize, question: &Question) {
+    /// What goes wrong while this store request is on its way.
+    fn worst_moment(&mut self, gate: usize, store_request: &StoreRequest) {
         let trip = 2 * self.day.way;
-        let leaves = self.leaves_with(question);
+        let leaves = self.leaves_with(store_request);
         let breaks = leaves.is_some() && self.day.breaks && self.random.percent(60);
         if let Some((who, request)) = leaves {
             let at = self.random.between(0, trip);
@@ -200,7 +200,7 @@ impl World {
         if looks {
             self.crash_at(Moment::Look, trip);
         }
-        self.crash_at(Moment::Question, trip);
+        self.crash_at(Moment::StoreRequest, trip);
     }
 
     pub(super) fn at_store(&mut self, mut message: Message) {
@@ -237,19 +237,19 @@ impl World {
         if mute && self.random.percent(50) {
             return;
         }
-        let (link, id, question) = (message.link, message.id, &message.question);
-        self.is_asked_by_its_own_user(question);
-        if let Question::Bury { token, .. } = question {
+        let (link, id, store_request) = (message.link, message.id, &message.store_request);
+        self.is_asked_by_its_own_user(store_request);
+        if let StoreRequest::DeleteDead { token, .. } = store_request {
             self.totals.buried += u64::from(self.store.is_held_by(self.now, token));
         }
-        let answer = self.store.answer(self.now, link, question, message.seen);
+        let answer = self.store.answer(self.now, link, store_request, message.seen);
         let late = if alive { "" } else { ", late" };
         self.tell(|| {
             let outcome = &answer.outcome;
-            let whose = tokens(question);
+            let whose = tokens(store_request);
             let holder = self.store.holder(self.now).map(|(token, _)| show(token));
             format!(
-                "gate {gate} at the store{late}: {whose} {question:?} → {outcome:?}, {holder:?}"
+                "gate {gate} at the store{late}: {whose} {store_request:?} → {outcome:?}, {holder:?}"
             )
         });
         if !alive {
@@ -269,11 +269,11 @@ impl World {
     }
 
     /// Nobody is granted the lock by another user's rights.
-    fn is_asked_by_its_own_user(&self, question: &Question) {
-        if let Question::Ask { user, token, .. }
-        | Question::HandOver {
+    fn is_asked_by_its_own_user(&self, store_request: &StoreRequest) {
+        if let StoreRequest::Acquire { user, token, .. }
+        | StoreRequest::Handover {
             user, to: token, ..
-        } = question
+        } = store_request
         {
             let client = self.clients.iter().find(|client| client.token == *token);
             let whose = client.map(|client| client.user);
@@ -284,8 +284,8 @@ impl World {
     pub(super) fn answer_arrives(
         &mut self,
         link: LinkId,
-        question: QuestionId,
-        mut answer: Answer,
+        store_request: StoreRequestId,
+        mut answer: StoreReply,
         version: u64,
     ) {
         let Link {
@@ -296,7 +296,7 @@ impl World {
         }
         self.tell(|| format!("gate {gate} hears {:?}", answer.outcome));
         let it = &mut self.gates[gate];
-        let asked = it.port.in_flight.iter().position(|(id, _)| *id == question);
+        let asked = it.port.in_flight.iter().position(|(id, _)| *id == store_request);
         let sent_at = asked.map_or(0, |at| it.port.in_flight.remove(at).1);
         if self.now < it.port.grace_until {
             answer.grace_ms = Some((it.port.grace_until - self.now).div_ceil(MILLI));
@@ -308,7 +308,7 @@ impl World {
         if answer.armed.is_some() && tells {
             it.reads_on = Some(link);
             it.knows = it.knows.max(version);
-            // What was told while the question was on its way may be newer than its answer.
+            // What was told while the store request was on its way may be newer than its answer.
             it.heard = it.heard.filter(|heard| *heard > sent_at);
         }
         if let Outcome::Granted {
@@ -321,9 +321,9 @@ impl World {
         let dead = self.gates[gate]
             .dead_tokens
             .of_holder(time, &answer.outcome);
-        let answered = Event::Answered {
-            question,
-            answer,
+        let answered = Event::StoreReplied {
+            store_request,
+            store_reply: answer,
             dead,
         };
         self.feed(gate, answered);
@@ -383,8 +383,8 @@ impl World {
         }
     }
 
-    /// The question has waited long enough for a connection.
-    pub(super) fn not_sent(&mut self, gate: usize, id: QuestionId) {
+    /// The store request has waited long enough for a connection.
+    pub(super) fn not_sent(&mut self, gate: usize, id: StoreRequestId) {
         let outbox = &mut self.gates[gate].port.outbox;
         let Some(at) = outbox.iter().position(|(it, ..)| *it == id) else {
             return;
@@ -396,7 +396,7 @@ impl World {
 
     // ── breaking and connecting anew ─────────────────────────────────────────────────────────
 
-    pub(super) fn timeout(&mut self, link: LinkId, id: QuestionId) {
+    pub(super) fn timeout(&mut self, link: LinkId, id: StoreRequestId) {
         let Link { gate, alive, .. } = *self.link_of(link);
         if alive
             && self.gates[gate]
@@ -501,16 +501,16 @@ impl World {
             self.feed(gate, event);
         }
         let waited = std::mem::take(&mut self.gates[gate].port.outbox);
-        for (id, question, asked_at, within_ms) in waited {
+        for (id, store_request, asked_at, within_ms) in waited {
             let waited = self.now - asked_at;
-            let event = match question {
-                Question::Ask { .. } if waited >= ANEW_AFTER => {
+            let event = match store_request {
+                StoreRequest::Acquire { .. } if waited >= ANEW_AFTER => {
                     self.totals.anew += 1;
                     Some(answered(id, Outcome::NotYet { ms: 0 }))
                 }
-                Question::Ask { .. } => self.send(gate, id, question, within_ms),
+                StoreRequest::Acquire { .. } => self.send(gate, id, store_request, within_ms),
                 _ if waited >= within_ms * MILLI => Some(answered(id, Outcome::Unknown)),
-                _ => self.send(gate, id, question, within_ms),
+                _ => self.send(gate, id, store_request, within_ms),
             };
             if let Some(event) = event {
                 self.feed(gate, event);
@@ -544,28 +544,28 @@ impl World {
     }
 }
 
-/// The tokens of a question as text.
-fn tokens(question: &Question) -> String {
-    match question {
-        Question::HandOver { from, to, .. } => format!("{} to {}", show(from), show(to)),
-        Question::Ask { token, .. }
-        | Question::Release { token, .. }
-        | Question::Extend { token, .. }
-        | Question::Restore { token, .. }
-        | Question::Bury { token, .. } => show(token),
-        Question::Check { .. } => String::new(),
+/// The tokens of a store request as text.
+fn tokens(store_request: &StoreRequest) -> String {
+    match store_request {
+        StoreRequest::Handover { from, to, .. } => format!("{} to {}", show(from), show(to)),
+        StoreRequest::Acquire { token, .. }
+        | StoreRequest::Release { token, .. }
+        | StoreRequest::Extend { token, .. }
+        | StoreRequest::WriteBack { token, .. }
+        | StoreRequest::DeleteDead { token, .. } => show(token),
+        StoreRequest::Check { .. } => String::new(),
     }
 }
 
-fn answered(question: QuestionId, outcome: Outcome) -> Event {
-    let answer = Answer {
+fn answered(store_request: StoreRequestId, outcome: Outcome) -> Event {
+    let answer = StoreReply {
         outcome,
         armed: None,
         grace_ms: None,
     };
-    Event::Answered {
-        question,
-        answer,
+    Event::StoreReplied {
+        store_request,
+        store_reply: answer,
         dead: None,
     }
 }

@@ -9,7 +9,7 @@ use super::{
     MILLI,
     checks::{Owner, Purpose, Sent},
     day::{GRACE, LONGEST_RECONNECT, Moment, SETTLED},
-    people::{Client, Fate, OUTSIDER, SESSION_ENDS_WITHIN},
+    clients::{Client, Fate, OUTSIDER, SESSION_ENDS_WITHIN},
     world::{Ev, World},
 };
 

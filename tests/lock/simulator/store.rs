@@ -8,9 +8,9 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use lockgate::lock::{Answer, Deadline, Fence, LinkId, MARK_MS, Mark, Outcome, Question, Token};
+use lockgate::lock::{StoreReply, Deadline, Fence, LinkId, MARK_MS, Mark, Outcome, StoreRequest, Token};
 
-use super::people::OUTSIDER;
+use super::clients::OUTSIDER;
 
 /// Why the store does not do what it is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,28 +178,28 @@ impl Store {
         &mut self,
         now: u64,
         link: LinkId,
-        question: &Question,
+        store_request: &StoreRequest,
         seen: u64,
-    ) -> Answer {
+    ) -> StoreReply {
         self.commands += 1;
-        if let Some(outcome) = self.refusal(question) {
-            return Answer {
+        if let Some(outcome) = self.refusal(store_request) {
+            return StoreReply {
                 outcome,
                 armed: None,
                 grace_ms: None,
             };
         }
         self.expire(now);
-        let outcome = self.run(now, link, question, seen);
-        let outcome = match (question, outcome) {
+        let outcome = self.run(now, link, store_request, seen);
+        let outcome = match (store_request, outcome) {
             // Taken without looking: nothing is told of it, now or later.
-            (Question::Ask { bare: true, .. }, Outcome::Granted { fresh: true, .. }) => {
+            (StoreRequest::Acquire { bare: true, .. }, Outcome::Granted { fresh: true, .. }) => {
                 let outcome = Outcome::Granted {
                     deadline: Deadline(0),
                     fresh: false,
                     fence: None,
                 };
-                return Answer {
+                return StoreReply {
                     outcome,
                     armed: None,
                     grace_ms: None,
@@ -209,29 +209,29 @@ impl Store {
         };
         // All others end with a read, but what leaves nothing to read.
         let reads = !matches!(
-            (question, &outcome),
+            (store_request, &outcome),
             (
-                Question::Release { .. } | Question::Bury { .. },
+                StoreRequest::Release { .. } | StoreRequest::DeleteDead { .. },
                 Outcome::Free
             )
         );
         let armed = (reads && self.tells).then_some(link);
         self.armed.extend(armed);
-        Answer {
+        StoreReply {
             outcome,
             armed,
             grace_ms: None,
         }
     }
 
-    fn refusal(&self, question: &Question) -> Option<Outcome> {
-        let writes = !matches!(question, Question::Check { .. });
-        let frees = matches!(question, Question::Release { .. } | Question::Bury { .. });
+    fn refusal(&self, store_request: &StoreRequest) -> Option<Outcome> {
+        let writes = !matches!(store_request, StoreRequest::Check { .. });
+        let frees = matches!(store_request, StoreRequest::Release { .. } | StoreRequest::DeleteDead { .. });
         let grows = writes && !frees;
         let refused = |text| Some(Outcome::Refused(Bytes::from_static(text)));
         match self.trouble {
             Some(Trouble::Loading) => Some(Outcome::NotNow(Bytes::from_static(b"LOADING"))),
-            _ if question.user() == OUTSIDER => refused(b"NOPERM outsider"),
+            _ if store_request.user() == OUTSIDER => refused(b"NOPERM outsider"),
             Some(Trouble::ReadOnly) if writes => {
                 Some(Outcome::NotNow(Bytes::from_static(b"READONLY")))
             }
@@ -241,7 +241,7 @@ impl Store {
         }
     }
 
-    fn run(&mut self, now: u64, link: LinkId, question: &Question, seen: u64) -> Outcome {
+    fn run(&mut self, now: u64, link: LinkId, store_request: &StoreRequest, seen: u64) -> Outcome {
         let holder = self.data.value.clone();
         let is = |token: &Token| holder.as_ref().is_some_and(|(holder, _)| holder == token);
         let is_at = |only_if: &Option<Deadline>| {
@@ -255,8 +255,8 @@ impl Store {
             },
             None => Outcome::Free,
         };
-        match question {
-            Question::Ask {
+        match store_request {
+            StoreRequest::Acquire {
                 token,
                 lease_ms,
                 fence,
@@ -271,7 +271,7 @@ impl Store {
                 };
                 self.set(now, link, token, *lease_ms, expected, fence)
             }
-            Question::HandOver {
+            StoreRequest::Handover {
                 from,
                 only_if,
                 to,
@@ -282,7 +282,7 @@ impl Store {
                 let fence = fence.then(|| self.next_fence(now, seen));
                 self.set(now, link, to, *lease_ms, false, fence)
             }
-            Question::HandOver {
+            StoreRequest::Handover {
                 to,
                 lease_ms,
                 fence,
@@ -291,15 +291,15 @@ impl Store {
                 let fence = fence.then(|| self.next_fence(now, seen));
                 self.set(now, link, to, *lease_ms, false, fence)
             }
-            Question::Release { token, only_if, .. } if is(token) && is_at(only_if) => {
+            StoreRequest::Release { token, only_if, .. } if is(token) && is_at(only_if) => {
                 self.change(now, None, Some(link));
                 Outcome::Free
             }
-            Question::Release { .. } => Outcome::Held {
+            StoreRequest::Release { .. } => Outcome::Held {
                 holder: None,
                 ttl_ms: None,
             },
-            Question::Extend {
+            StoreRequest::Extend {
                 token,
                 lease_ms,
                 expects,
@@ -332,10 +332,10 @@ impl Store {
                     (outcome, _) => outcome,
                 }
             }
-            Question::Restore {
+            StoreRequest::WriteBack {
                 token, lease_ms, ..
             } if holder.is_none() || is(token) => self.restore(now, link, token, *lease_ms),
-            Question::Bury { token, dead }
+            StoreRequest::DeleteDead { token, dead }
                 if is(token)
                     && holder
                         .as_ref()
@@ -344,12 +344,12 @@ impl Store {
                 self.change(now, None, Some(link));
                 Outcome::Free
             }
-            Question::Ask { .. }
-            | Question::HandOver { .. }
-            | Question::Extend { .. }
-            | Question::Check { .. }
-            | Question::Restore { .. }
-            | Question::Bury { .. } => held(),
+            StoreRequest::Acquire { .. }
+            | StoreRequest::Handover { .. }
+            | StoreRequest::Extend { .. }
+            | StoreRequest::Check { .. }
+            | StoreRequest::WriteBack { .. }
+            | StoreRequest::DeleteDead { .. } => held(),
         }
     }
 

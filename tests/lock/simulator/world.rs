@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
 };
 
-use lockgate::lock::{Answer, LinkId, Question, QuestionId, RequestId, Token};
+use lockgate::lock::{StoreReply, LinkId, StoreRequest, StoreRequestId, RequestId, Token};
 
 use super::{
     MILLI, SECOND,
@@ -15,7 +15,7 @@ use super::{
     gates::Gate,
     nags::Nags,
     network::{Link, Message},
-    people::{Client, SESSION_ENDS_WITHIN},
+    clients::{Client, SESSION_ENDS_WITHIN},
     random::Random,
     store::{Loss, Store},
 };
@@ -108,14 +108,14 @@ pub(crate) enum Ev {
     /// The connection of a `SESSION` ends, by the client or by the gate.
     Close(usize, RequestId, bool),
     AtStore(Message),
-    Answered(LinkId, QuestionId, Answer, u64),
+    Answered(LinkId, StoreRequestId, StoreReply, u64),
     /// With whether everything was flushed.
     Push(LinkId, bool),
-    Timeout(LinkId, QuestionId),
+    Timeout(LinkId, StoreRequestId),
     /// A client sends errands that are in vain.
     Nag(usize),
-    /// A question of this gate has waited long for a connection.
-    NotSent(usize, QuestionId),
+    /// A store request of this gate has waited long for a connection.
+    NotSent(usize, StoreRequestId),
     Connect(usize, u64),
     /// A silent connection does not answer the gate's `PING`.
     Silent(LinkId),
@@ -150,7 +150,7 @@ pub(crate) struct World {
     /// The store executes nothing until then.
     pub(super) hangs_until: Option<u64>,
     pub(super) is_down: bool,
-    /// The store crashes at such a moment, like this; or with any question, from the time given on.
+    /// The store crashes at such a moment, like this; or with any store request, from the time given on.
     pub(super) crashes_at: Option<(Moment, Disaster, u64)>,
     /// The latest loss of data.
     pub(super) loss: Option<Lost>,
@@ -205,7 +205,7 @@ impl World {
             day,
         };
         world.open_gates();
-        world.people();
+        world.clients();
         world.nags(seed);
         for (at, disaster) in std::mem::take(&mut world.day.disasters) {
             world.at(at, Ev::Disaster(disaster));
@@ -385,14 +385,14 @@ impl World {
     }
 
     /// A gate asks when something happened, and then not for a long while.
-    pub(super) fn asks(&mut self, gate: usize, question: &Question) {
+    pub(super) fn asks(&mut self, gate: usize, store_request: &StoreRequest) {
         let is_held = self.store.holder(self.now).is_some();
         let it = &mut self.gates[gate];
         let state = (self.store.version, is_held, it.causes, it.disturbed_at);
         if it.quiet.2 != state {
             it.quiet = (self.now, 0, state);
         }
-        if !matches!(question, Question::Ask { .. } | Question::Check { .. }) {
+        if !matches!(store_request, StoreRequest::Acquire { .. } | StoreRequest::Check { .. }) {
             return;
         }
         it.quiet.1 += 1;

@@ -1,50 +1,50 @@
 //! The choice of the next store request, made anew after every event.
 
-use super::{Asked, Errand, Queue, Turn};
+use super::{InFlight, Errand, Queue, Context};
 use crate::lock::{
     fault::{Fault, planted},
     lease::{Lease, is_wanted_back},
     places::Place,
     vocabulary::{
-        Action, Deadline, Fence, Mark, Question, QuestionId, Reply, RequestId, Settings, Time,
+        Action, Deadline, Fence, Mark, StoreRequest, StoreRequestId, Reply, RequestId, Settings, Time,
         Token, UserId,
     },
 };
 
 impl Queue {
-    pub(super) fn go_on(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn go_on(&mut self, context: &mut Context<'_>) {
         if !self.unsure.is_empty() {
-            self.take_back_unsure(turn);
+            self.take_back_unsure(context);
         }
-        if self.asked.is_some() || self.keep_up(turn) {
+        if self.in_flight.is_some() || self.keep_up(context) {
             return;
         }
         let asks = match self.waiters_are_next() {
-            true => self.ask_for_waiters(turn) || self.run_errand(turn),
-            false => self.run_errand(turn) || self.ask_for_waiters(turn),
+            true => self.ask_for_waiters(context) || self.run_errand(context),
+            false => self.run_errand(context) || self.ask_for_waiters(context),
         };
         if !asks && self.belief.is_none() {
-            self.check(turn);
+            self.check(context);
         }
     }
 
     /// Sends a store request for the waiters, if that is of use. Returns whether it did.
-    fn ask_for_waiters(&mut self, turn: &mut Turn<'_>) -> bool {
+    fn ask_for_waiters(&mut self, context: &mut Context<'_>) -> bool {
         let Some(belief) = &self.belief else {
-            let is_time = self.pace.ask_at() <= turn.now;
+            let is_time = self.backoff.ask_at() <= context.now;
             let first = self.next_place().filter(|_| is_time).cloned();
-            return first.inspect(|place| self.ask_for(place, turn)).is_some();
+            return first.inspect(|place| self.ask_for(place, context)).is_some();
         };
         let of_holder = self.places.of_token(&belief.holder, belief.user);
         if let Some(place) = of_holder.filter(|it| !self.cut_off.has(it.user)) {
-            self.ask_for(&place.clone(), turn);
+            self.ask_for(&place.clone(), context);
             return true;
         }
         let rights = &self.rights;
         for request in self.places.take_tries(|user| !rights.is_unauthorized(user)) {
-            turn.reply(request, Reply::Nil);
+            context.reply(request, Reply::Nil);
         }
-        self.check_unauthorized(turn)
+        self.check_unauthorized(context)
     }
 
     /// Returns the first place whose user is not cut off from the store.
@@ -55,14 +55,14 @@ impl Queue {
         self.places.first()
     }
 
-    fn ask_for(&mut self, place: &Place, turn: &mut Turn<'_>) {
+    fn ask_for(&mut self, place: &Place, context: &mut Context<'_>) {
         if self.is_anothers(place.user, &place.token) {
             // Once a check shows that the other user lost the lock, its lease is gone.
-            return self.ask(Question::Check { user: place.user }, None, turn);
+            return self.start(StoreRequest::Check { user: place.user }, None, context);
         }
         let lease = self.lease_of(place.user, &place.token);
         let fence_at = |lease: &Lease| lease.fence_at.filter(|_| lease.fence.is_some());
-        let question = Question::Ask {
+        let store_request = StoreRequest::Acquire {
             user: place.user,
             token: place.token.clone(),
             lease_ms: place.lease_ms,
@@ -72,9 +72,9 @@ impl Queue {
                 None => Fence::New,
             },
             expects: lease.and_then(|lease| lease.deadline),
-            bare: self.is_bare(place, turn.settings),
+            bare: self.is_bare(place, context.settings),
         };
-        self.ask(question, None, turn);
+        self.start(store_request, None, context);
     }
 
     /// Returns whether the place has the only request for a lock of which nothing is known, without an explicit token,
@@ -93,31 +93,31 @@ impl Queue {
     pub(super) fn question_of(
         &self,
         errand: &Errand,
-        turn: &Turn<'_>,
-    ) -> Option<(Question, Option<(RequestId, Time)>)> {
+        context: &Context<'_>,
+    ) -> Option<(StoreRequest, Option<(RequestId, Time)>)> {
         match errand {
             // The token does not hold the lock, but the store decides whether its user may know that.
             Errand::Unlock(owner) | Errand::Relock(owner, _)
                 if self.is_anothers(owner.user, &owner.token) =>
             {
-                Some((Question::Check { user: owner.user }, owner.teller()))
+                Some((StoreRequest::Check { user: owner.user }, owner.reply_to()))
             }
             Errand::Relock(owner, lease_ms) => {
                 let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
                 let lease = self.lease_of(user, &token);
                 let expects = lease.and_then(|lease| lease.deadline);
-                let question = Question::Extend {
+                let store_request = StoreRequest::Extend {
                     user,
                     token,
                     lease_ms,
                     expects,
                     mark: Mark::None,
                 };
-                Some((question, owner.teller()))
+                Some((store_request, owner.reply_to()))
             }
             Errand::Unlock(owner) => Some((
-                self.release(owner.user, &owner.token, None, turn),
-                owner.teller(),
+                self.release(owner.user, &owner.token, None, context),
+                owner.reply_to(),
             )),
             Errand::GiveAway {
                 user,
@@ -132,7 +132,7 @@ impl Queue {
                     (Some(lease), Some(_)) => Some(lease.deadline?),
                     (_, only_if) => *only_if,
                 };
-                Some((self.release(*user, token, only_if, turn), None))
+                Some((self.release(*user, token, only_if, context), None))
             }
         }
     }
@@ -144,8 +144,8 @@ impl Queue {
         user: UserId,
         token: &Token,
         only_if: Option<Deadline>,
-        turn: &Turn<'_>,
-    ) -> Question {
+        context: &Context<'_>,
+    ) -> StoreRequest {
         let holds = self
             .lease
             .as_ref()
@@ -158,9 +158,9 @@ impl Queue {
             Some(next)
                 if holds
                     && (next.user == user || planted(Fault::HandedToAnotherUser))
-                    && !self.chain.is_long(turn.now, turn.settings) =>
+                    && !self.streak.is_long(context.now, context.settings) =>
             {
-                Question::HandOver {
+                StoreRequest::Handover {
                     user,
                     from: token.clone(),
                     only_if,
@@ -169,7 +169,7 @@ impl Queue {
                     fence: next.wants_fence() && !planted(Fault::NoFenceOnHandover),
                 }
             }
-            _ => Question::Release {
+            _ => StoreRequest::Release {
                 user,
                 token: token.clone(),
                 only_if,
@@ -177,15 +177,15 @@ impl Queue {
         }
     }
 
-    pub(super) fn ask(
+    pub(super) fn start(
         &mut self,
-        question: Question,
-        teller: Option<(RequestId, Time)>,
-        turn: &mut Turn<'_>,
+        store_request: StoreRequest,
+        reply_to: Option<(RequestId, Time)>,
+        context: &mut Context<'_>,
     ) {
-        let explicit = match &question {
-            Question::Ask { user, token, .. }
-            | Question::HandOver {
+        let explicit = match &store_request {
+            StoreRequest::Acquire { user, token, .. }
+            | StoreRequest::Handover {
                 user, to: token, ..
             } => self
                 .places
@@ -193,48 +193,48 @@ impl Queue {
                 .is_some_and(|place| place.explicit),
             _ => false,
         };
-        let again = match &question {
-            Question::Ask { user, token, .. } => {
+        let again = match &store_request {
+            StoreRequest::Acquire { user, token, .. } => {
                 self.unsure.remove(&(*user, token.clone())).is_some()
             }
             _ => false,
         };
-        let asked = Asked {
-            id: QuestionId(0),
-            question,
-            own: teller.is_none(),
-            teller,
+        let in_flight = InFlight {
+            id: StoreRequestId(0),
+            store_request,
+            own: reply_to.is_none(),
+            reply_to,
             errand: None,
-            sent_at: turn.now,
+            sent_at: context.now,
             again,
-            on_push: self.pace.pushed(),
+            on_push: self.backoff.pushed(),
             dirty: Vec::new(),
             retry_at: None,
             explicit,
             forgotten: false,
             grace_ms: None,
         };
-        self.send(asked, turn);
+        self.send(in_flight, context);
     }
 
-    pub(super) fn send(&mut self, asked: Asked, turn: &mut Turn<'_>) {
-        debug_assert!(self.asked.is_none(), "one question at a time");
-        self.questions += 1;
-        let id = QuestionId(self.questions);
+    pub(super) fn send(&mut self, in_flight: InFlight, context: &mut Context<'_>) {
+        debug_assert!(self.in_flight.is_none(), "one question at a time");
+        self.store_requests += 1;
+        let id = StoreRequestId(self.store_requests);
         // By then the client has an error that leaves the outcome open, and may do something else.
-        let within_micros = asked.teller.map(|(_, until)| until.micros_since(turn.now));
-        turn.todo.push(Action::Ask {
+        let within_micros = in_flight.reply_to.map(|(_, until)| until.micros_since(context.now));
+        context.actions.push(Action::Send {
             id,
-            question: asked.question.clone(),
+            store_request: in_flight.store_request.clone(),
             within_ms: within_micros
-                .map_or(turn.settings.answer_within_ms, |it| it.div_ceil(1_000)),
+                .map_or(context.settings.answer_within_ms, |it| it.div_ceil(1_000)),
         });
-        self.asked = Some(Asked {
+        self.in_flight = Some(InFlight {
             id,
-            sent_at: turn.now,
+            sent_at: context.now,
             retry_at: None,
             forgotten: false,
-            ..asked
+            ..in_flight
         });
     }
 }

@@ -14,13 +14,13 @@
 //! | `push`, `push 2`, `deaf` | the store's connection 1, or 2, tells of a change, or breaks |
 //! | `linked 2` | the store has a connection for user 2 again |
 //! | `after 5` | 5 ms later, with all timers on the way |
-//! | `within` | no event: for how many milliseconds the latest question may wait for a connection |
+//! | `within` | no event: for how many milliseconds the latest store request may wait for a connection |
 
 use std::collections::HashMap;
 
 use lockgate::lock::{
-    Action, Answer, Burial, Dead, Deadline, Event, Fence, Happening, LinkId, LockRequest, Mark,
-    Outcome, Question, QuestionId, Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait,
+    Action, StoreReply, Burial, Dead, Deadline, Event, Fence, LockMetric, LinkId, LockRequest, Mark,
+    Outcome, StoreRequest, StoreRequestId, Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait,
     WriteBack,
 };
 
@@ -41,12 +41,12 @@ pub(crate) const SETTINGS: Settings = Settings {
 /// A lease that is asked for where none is said, in milliseconds.
 pub(crate) const LEASE_MS: u64 = 30_000;
 
-pub(crate) struct Desk {
+pub(crate) struct Harness {
     pub(crate) queue: Queue,
     now: Time,
     settings: Settings,
-    asked: Option<QuestionId>,
-    /// How long the latest question may wait for a connection.
+    asked: Option<StoreRequestId>,
+    /// How long the latest store request may wait for a connection.
     within_ms: u64,
     /// Which request was told of a lease that is there since when.
     granted: HashMap<u64, Time>,
@@ -64,14 +64,14 @@ pub(crate) fn scenario(lines: &[(&str, &str)]) {
 }
 
 pub(crate) fn scenario_with(settings: Settings, lines: &[(&str, &str)]) {
-    let mut desk = Desk::new(settings);
+    let mut harness = Harness::new(settings);
     for (number, (event, expected)) in lines.iter().enumerate() {
-        let done = desk.happen(event);
+        let done = harness.happen(event);
         assert_eq!(done, *expected, "line {}: {event}", number + 1);
     }
 }
 
-impl Desk {
+impl Harness {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
             queue: Queue::new(1),
@@ -279,10 +279,10 @@ impl Desk {
             or_at: deadline(at + 1).and(deadline(at + 2)),
         });
         let armed = (told && !polled).then_some(LinkId(self.link));
-        let question = self.asked.take().expect("a question is on its way");
-        Event::Answered {
-            question,
-            answer: Answer {
+        let store_request = self.asked.take().expect("a question is on its way");
+        Event::StoreReplied {
+            store_request,
+            store_reply: StoreReply {
                 outcome,
                 armed,
                 grace_ms,
@@ -302,22 +302,22 @@ impl Desk {
             }
             Action::Happened(what) => {
                 self.counted.push(match what {
-                    Happening::LeaseOver { since, how } => {
+                    LockMetric::LeaseOver { since, how } => {
                         format!("{how:?} after {}", self.now.millis_since(*since))
                     }
                     other => format!("{other:?}"),
                 });
                 String::new()
             }
-            Action::Ask {
+            Action::Send {
                 id,
-                question,
+                store_request,
                 within_ms,
             } => {
                 assert!(self.asked.is_none(), "one question at a time");
                 self.within_ms = *within_ms;
                 self.asked = Some(*id);
-                told_question(question)
+                told_question(store_request)
             }
             Action::SessionOver { request, lost } => {
                 format!("{} {}", request.0, if *lost { "lost" } else { "over" })
@@ -354,7 +354,7 @@ fn told_reply(reply: &Reply) -> String {
     }
 }
 
-fn told_question(question: &Question) -> String {
+fn told_question(store_request: &StoreRequest) -> String {
     let only = |at: &Option<Deadline>| at.map_or(String::new(), |at| format!(" if {}", at.0));
     let fenced = |fence| if fence { " fence" } else { "" };
     let lease = |ms: &u64| {
@@ -364,8 +364,8 @@ fn told_question(question: &Question) -> String {
             format!(" px {ms}")
         }
     };
-    match question {
-        Question::Ask {
+    match store_request {
+        StoreRequest::Acquire {
             token,
             lease_ms,
             fence,
@@ -384,7 +384,7 @@ fn told_question(question: &Question) -> String {
             },
             only(expects)
         ),
-        Question::HandOver {
+        StoreRequest::Handover {
             from,
             only_if,
             to,
@@ -401,10 +401,10 @@ fn told_question(question: &Question) -> String {
                 only(only_if)
             )
         }
-        Question::Release { token, only_if, .. } => {
+        StoreRequest::Release { token, only_if, .. } => {
             format!("release {}{}", name_of(token), only(only_if))
         }
-        Question::Extend {
+        StoreRequest::Extend {
             token,
             lease_ms,
             expects,
@@ -418,12 +418,12 @@ fn told_question(question: &Question) -> String {
                 only(expects)
             )
         }
-        Question::Check { user: UserId(0) } => "check".to_owned(),
-        Question::Check { user } => format!("check as {}", user.0),
-        Question::Restore {
+        StoreRequest::Check { user: UserId(0) } => "check".to_owned(),
+        StoreRequest::Check { user } => format!("check as {}", user.0),
+        StoreRequest::WriteBack {
             token, lease_ms, ..
         } => format!("restore {} {lease_ms}", name_of(token)),
-        Question::Bury { token, dead } => {
+        StoreRequest::DeleteDead { token, dead } => {
             format!("bury {}{}", name_of(token), told_deadlines(dead))
         }
     }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{
-    Asked, Belief, Dirty, Errand, Maker, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Turn, errands::News,
+    InFlight, Belief, Dirty, Errand, Maker, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Context, errands::News,
 };
 use crate::lock::{
     fault::{Fault, planted},
     lease::Lease,
     vocabulary::{
-        Action, Answer, Dead, Deadline, Ending, Fence, Happening, How, Mark, Outcome, Question,
+        Action, StoreReply, Dead, Deadline, EndReason, Fence, LockMetric, GrantKind, Mark, Outcome, StoreRequest,
         Refusal, Reply, Time, Token, UserId,
     },
 };
@@ -27,55 +27,55 @@ const CROWD: u32 = 8;
 const SAME_DEADLINE_MS: u64 = 20;
 
 impl Queue {
-    pub(super) fn answered(
+    pub(super) fn store_replied(
         &mut self,
-        mut asked: Asked,
-        answer: Answer,
+        mut in_flight: InFlight,
+        store_reply: StoreReply,
         dead: Option<Dead>,
-        turn: &mut Turn<'_>,
+        context: &mut Context<'_>,
     ) {
-        let Answer {
+        let StoreReply {
             mut outcome,
             armed,
             grace_ms,
-        } = answer;
-        asked.grace_ms = grace_ms;
-        if asked.own && matches!(asked.question, Question::Extend { .. }) {
+        } = store_reply;
+        in_flight.grace_ms = grace_ms;
+        if in_flight.own && matches!(in_flight.store_request, StoreRequest::Extend { .. }) {
             let renewed = matches!(outcome, Outcome::Granted { .. });
-            turn.happened(match renewed {
-                true => Happening::Renewed,
-                false => Happening::NotRenewed,
+            context.happened(match renewed {
+                true => LockMetric::Renewed,
+                false => LockMetric::NotRenewed,
             });
         }
         if !matches!(outcome, Outcome::NoLink) {
-            self.cut_off.is_back(asked.question.user());
+            self.cut_off.is_back(in_flight.store_request.user());
         }
         if let Outcome::WrongType(error) = outcome {
             // Another client put something else in the place of the lock.
             self.belief = None;
-            self.lose_lease(turn);
+            self.lose_lease(context);
             outcome = Outcome::Refused(error);
         }
         match outcome {
             Outcome::NoLink => {
-                let dirty = asked.dirty.clone();
-                self.not_sent(asked, turn);
-                return self.heed(&dirty, turn);
+                let dirty = in_flight.dirty.clone();
+                self.not_sent(in_flight, context);
+                return self.heed(&dirty, context);
             }
             Outcome::Unknown => {
-                let dirty = asked.dirty.clone();
-                self.ask_again(asked, turn);
-                return self.heed(&dirty, turn);
+                let dirty = in_flight.dirty.clone();
+                self.ask_again(in_flight, context);
+                return self.heed(&dirty, context);
             }
             Outcome::NotYet { ms } => {
-                let dirty = asked.dirty.clone();
-                self.ask_after_grace(asked, ms, turn);
-                return self.heed(&dirty, turn);
+                let dirty = in_flight.dirty.clone();
+                self.ask_after_grace(in_flight, ms, context);
+                return self.heed(&dirty, context);
             }
-            Outcome::NotNow(error) => return self.ask_later(asked, error, turn),
-            Outcome::Free if matches!(asked.question, Question::Ask { .. }) => {
+            Outcome::NotNow(error) => return self.ask_later(in_flight, error, context),
+            Outcome::Free if matches!(in_flight.store_request, StoreRequest::Acquire { .. }) => {
                 // This reply does not fit the request: the store does not work as it should.
-                return self.ask_later(asked, Bytes::from_static(NO_ANSWER), turn);
+                return self.ask_later(in_flight, Bytes::from_static(NO_ANSWER), context);
             }
             Outcome::Granted { .. }
             | Outcome::Held { .. }
@@ -88,10 +88,10 @@ impl Queue {
         if let (Some(dead), Outcome::Held { holder, .. }) = (dead, &outcome)
             && let Some(token) = holder
         {
-            self.found_dead(&asked, token, dead);
+            self.found_dead(&in_flight, token, dead);
         }
         let (user, refused) = (
-            asked.question.user(),
+            in_flight.store_request.user(),
             matches!(outcome, Outcome::Refused(_)),
         );
         // The belief was read on another connection, whose pushes may be lost.
@@ -102,42 +102,42 @@ impl Queue {
         if armed.is_some() {
             self.armed = armed;
         }
-        let dirty = std::mem::take(&mut asked.dirty);
-        let news = News::of(&asked, &outcome);
-        let forgotten = asked.forgotten;
-        match &asked.question {
-            Question::Ask { .. } => self.ask_answered(&asked, outcome, turn),
-            Question::HandOver { .. } => self.handover_answered(asked, outcome, turn),
-            Question::Release { .. } => self.release_answered(&asked, outcome, turn),
-            Question::Extend { .. } => self.extend_answered(asked, outcome, turn),
-            Question::Check { .. } => self.check_answered(&asked, outcome, turn),
-            Question::Restore { .. } => self.restore_answered(&asked, outcome, turn),
-            Question::Bury { .. } => self.bury_answered(outcome, turn),
+        let dirty = std::mem::take(&mut in_flight.dirty);
+        let news = News::of(&in_flight, &outcome);
+        let forgotten = in_flight.forgotten;
+        match &in_flight.store_request {
+            StoreRequest::Acquire { .. } => self.acquire_replied(&in_flight, outcome, context),
+            StoreRequest::Handover { .. } => self.handover_replied(in_flight, outcome, context),
+            StoreRequest::Release { .. } => self.release_replied(&in_flight, outcome, context),
+            StoreRequest::Extend { .. } => self.extend_replied(in_flight, outcome, context),
+            StoreRequest::Check { .. } => self.check_replied(&in_flight, outcome, context),
+            StoreRequest::WriteBack { .. } => self.write_back_replied(&in_flight, outcome, context),
+            StoreRequest::DeleteDead { .. } => self.delete_dead_replied(outcome, context),
         }
         if !refused {
-            self.store_answered(user, armed, turn);
+            self.authorize(user, armed, context);
         }
-        self.settle_errands(&news, turn);
+        self.settle_errands(&news, context);
         if forgotten {
-            self.restore_after(user, grace_ms, turn);
+            self.restore_after(user, grace_ms, context);
         }
         if stale {
             self.belief = None;
-            self.pace.now();
+            self.backoff.now();
             if let Some(lease) = &mut self.lease {
-                lease.check_at = Some(turn.now);
+                lease.check_at = Some(context.now);
             }
         }
-        self.heed(&dirty, turn);
+        self.heed(&dirty, context);
     }
 
     /// Applies what connections reported while a store request was in flight that got its reply or was dropped. The
     /// lock changed after that reply or just before; only the store knows.
-    pub(super) fn heed(&mut self, dirty: &[Dirty], turn: &Turn<'_>) {
+    pub(super) fn heed(&mut self, dirty: &[Dirty], context: &Context<'_>) {
         if let Some(&Dirty { link, ask_at }) = dirty.iter().find(|d| self.armed == Some(d.link))
             && self.belief.is_some()
         {
-            self.changed(link, ask_at, turn);
+            self.changed(link, ask_at, context);
             // A push from the time of the request may be older than the reply.
             self.told_of = None;
         }
@@ -145,39 +145,39 @@ impl Queue {
 
     /// Sends a request again after the connection broke: the store may have executed it or not. Each request may be
     /// sent twice, as long as the client or lease that it serves is still there.
-    fn ask_again(&mut self, mut asked: Asked, turn: &mut Turn<'_>) {
-        asked.again = true;
+    fn ask_again(&mut self, mut in_flight: InFlight, context: &mut Context<'_>) {
+        in_flight.again = true;
         // The next connection may lead to a store that lacks data.
-        if let Question::Ask { fence, .. } = &mut asked.question
+        if let StoreRequest::Acquire { fence, .. } = &mut in_flight.store_request
             && let Fence::NewUnless(_) = fence
         {
             *fence = Fence::New;
         }
         if let (
-            Question::Extend {
+            StoreRequest::Extend {
                 mark: Mark::Kept | Mark::Found,
                 ..
             },
             Some(lease),
-        ) = (&asked.question, &mut self.lease)
+        ) = (&in_flight.store_request, &mut self.lease)
         {
             lease.renewal_unknown = true;
         }
-        if asked.teller.is_none() || !planted(Fault::UnlockNotAskedAgain) {
-            self.ask_again_unless_gone(asked, turn);
+        if in_flight.reply_to.is_none() || !planted(Fault::UnlockNotAskedAgain) {
+            self.ask_again_unless_gone(in_flight, context);
         }
     }
 
     /// Records that the token of a request may hold the lock: the request is not sent again, but the store may have
     /// executed an earlier sending.
-    pub(super) fn doubt(&mut self, asked: &Asked) {
-        if let Question::Ask { user, token, .. }
-        | Question::HandOver {
+    pub(super) fn doubt(&mut self, in_flight: &InFlight) {
+        if let StoreRequest::Acquire { user, token, .. }
+        | StoreRequest::Handover {
             user, to: token, ..
-        } = &asked.question
-            && asked.again
+        } = &in_flight.store_request
+            && in_flight.again
         {
-            let maker = match asked.explicit {
+            let maker = match in_flight.explicit {
                 true => Maker::Client,
                 false => Maker::Lockgate,
             };
@@ -187,7 +187,7 @@ impl Queue {
 
     /// Takes back the locks that may be held for no client. A token that a client named may be in use at another
     /// instance by now, and is left to its lease.
-    pub(super) fn take_back_unsure(&mut self, turn: &Turn<'_>) {
+    pub(super) fn take_back_unsure(&mut self, context: &Context<'_>) {
         let unsure = std::mem::take(&mut self.unsure);
         let is_there =
             |(user, token): &(UserId, Token)| self.places.of_owner(*user, token).is_some();
@@ -199,7 +199,7 @@ impl Queue {
                 continue;
             }
             // The store may yet execute a request that was given up, so the queue releases the token once more by then.
-            let again_at = turn.now.plus_millis(turn.settings.answer_within_ms);
+            let again_at = context.now.plus_millis(context.settings.answer_within_ms);
             self.late.push_back((again_at, user, token.clone()));
             self.errands.put(Errand::GiveAway {
                 user,
@@ -211,41 +211,41 @@ impl Queue {
 
     /// Puts off a request until the grace of a store that lost data is over, when other instances have written back
     /// what they granted; or sends it anew if it waited for a connection. A handover becomes a release.
-    fn ask_after_grace(&mut self, asked: Asked, ms: u64, turn: &mut Turn<'_>) {
-        if matches!(asked.question, Question::HandOver { .. }) {
-            return self.release_instead(asked, turn);
+    fn ask_after_grace(&mut self, in_flight: InFlight, ms: u64, context: &mut Context<'_>) {
+        if matches!(in_flight.store_request, StoreRequest::Handover { .. }) {
+            return self.release_instead(in_flight, context);
         }
-        let ask_at = turn.now.plus_millis(ms);
-        if matches!(asked.question, Question::Ask { .. }) {
+        let ask_at = context.now.plus_millis(ms);
+        if matches!(in_flight.store_request, StoreRequest::Acquire { .. }) {
             self.belief = None;
-            self.pace.at(ask_at);
-            self.doubt(&asked);
+            self.backoff.at(ask_at);
+            self.doubt(&in_flight);
             self.left();
         } else {
             // Only acquisitions take a free lock, but a more careful store has its way.
-            self.asked = Some(Asked {
+            self.in_flight = Some(InFlight {
                 retry_at: Some(ask_at),
-                ..asked
+                ..in_flight
             });
         }
     }
 
     /// Puts off a request that the store did not execute, and retries it for a client that is still there then.
-    fn ask_later(&mut self, asked: Asked, error: Bytes, turn: &Turn<'_>) {
+    fn ask_later(&mut self, in_flight: InFlight, error: Bytes, context: &Context<'_>) {
         self.trouble = Some(error);
-        let retry_at = Some(turn.now.plus_millis(NOT_NOW_PAUSE_MS));
-        self.asked = Some(Asked { retry_at, ..asked });
+        let retry_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS));
+        self.in_flight = Some(InFlight { retry_at, ..in_flight });
     }
 
-    fn ask_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
-        let Question::Ask {
+    fn acquire_replied(&mut self, in_flight: &InFlight, outcome: Outcome, context: &mut Context<'_>) {
+        let StoreRequest::Acquire {
             user,
             token,
             lease_ms,
             fence: asked_fence,
             bare,
             ..
-        } = &asked.question
+        } = &in_flight.store_request
         else {
             return;
         };
@@ -262,34 +262,34 @@ impl Queue {
                 if !again {
                     // The owner's own place is still among them.
                     let others = self.places.len().saturating_sub(1);
-                    let rivals = self.pace.turn_begins();
+                    let rivals = self.backoff.turn_begins();
                     if rivals >= CROWD {
-                        turn.happened(Happening::Crowded { rivals });
+                        context.happened(LockMetric::Crowded { rivals });
                     }
-                    self.chain.begin(turn.now, others);
+                    self.streak.begin(context.now, others);
                 }
                 // Another instance may have granted the lock to a token that held it already, but not to a token that
                 // lockgate made and gave no client.
-                let ours = fresh || (asked.again && !again && !asked.explicit && !bare);
+                let ours = fresh || (in_flight.again && !again && !in_flight.explicit && !bare);
                 let deadline = ours.then_some(deadline);
                 let mut lease =
-                    self.new_lease(asked, (*user, token), *lease_ms, deadline, fence, turn.now);
+                    self.new_lease(in_flight, (*user, token), *lease_ms, deadline, fence, context.now);
                 lease.fence_at = fence_at;
-                if !again && (fresh || *bare || asked.again) {
-                    lease.how = Some(How::Free);
+                if !again && (fresh || *bare || in_flight.again) {
+                    lease.how = Some(GrantKind::Free);
                 }
-                self.granted(asked, lease, turn);
+                self.granted(in_flight, lease, context);
             }
             Outcome::Held { holder, ttl_ms } => {
                 let is_ours = |lease: &Lease| Some(&lease.token) == holder.as_ref();
                 if !self.lease.as_ref().is_some_and(is_ours) {
-                    turn.happened(Happening::InVain {
-                        on_push: asked.on_push,
+                    context.happened(LockMetric::InVain {
+                        on_push: in_flight.on_push,
                     });
-                    self.chain.found_held();
+                    self.streak.found_held();
                 }
-                self.pace.in_vain(asked.on_push);
-                self.held(holder, ttl_ms, turn);
+                self.backoff.in_vain(in_flight.on_push);
+                self.held(holder, ttl_ms, context);
             }
             Outcome::Refused(error) => {
                 for waiting in self
@@ -297,15 +297,15 @@ impl Queue {
                     .take(*user, token)
                     .map_or(Vec::new(), |(_, p)| p.requests)
                 {
-                    turn.reply(
+                    context.reply(
                         waiting.request,
                         Reply::Refused(Refusal::Store(error.clone())),
                     );
                 }
-                self.doubt(asked);
+                self.doubt(in_flight);
                 // The store may refuse the fence but not the lock.
                 if *asked_fence == Fence::No {
-                    self.refuse_earlier(*user, asked.sent_at, &error, turn);
+                    self.refuse_earlier(*user, in_flight.sent_at, &error, context);
                 }
                 self.left();
             }
@@ -313,10 +313,10 @@ impl Queue {
         }
     }
 
-    fn handover_answered(&mut self, asked: Asked, outcome: Outcome, turn: &mut Turn<'_>) {
-        let Question::HandOver {
+    fn handover_replied(&mut self, in_flight: InFlight, outcome: Outcome, context: &mut Context<'_>) {
+        let StoreRequest::Handover {
             user, to, lease_ms, ..
-        } = &asked.question
+        } = &in_flight.store_request
         else {
             return;
         };
@@ -326,61 +326,61 @@ impl Queue {
                 fresh,
                 fence,
             } => {
-                self.tell(&asked, Reply::Done, turn);
-                self.chain.hand_over();
-                self.released(&asked, Ending::HandedOver, turn);
+                self.tell(&in_flight, Reply::Done, context);
+                self.streak.hand_over();
+                self.released(&in_flight, EndReason::HandedOver, context);
                 let fence_at = fence.map(|_| deadline);
-                let ours = fresh || (asked.again && !asked.explicit);
+                let ours = fresh || (in_flight.again && !in_flight.explicit);
                 let deadline = ours.then_some(deadline);
                 let mut lease =
-                    self.new_lease(&asked, (*user, to), *lease_ms, deadline, fence, turn.now);
+                    self.new_lease(&in_flight, (*user, to), *lease_ms, deadline, fence, context.now);
                 lease.fence_at = fence_at;
-                lease.how = Some(How::Handover);
-                self.granted(&asked, lease, turn);
+                lease.how = Some(GrantKind::Handover);
+                self.granted(&in_flight, lease, context);
             }
             Outcome::Held { holder, ttl_ms } => {
-                self.not_released(&asked, turn);
-                self.held(holder, ttl_ms, turn);
+                self.not_released(&in_flight, context);
+                self.held(holder, ttl_ms, context);
             }
             Outcome::Free => {
-                self.not_released(&asked, turn);
-                self.free(turn);
+                self.not_released(&in_flight, context);
+                self.free(context);
             }
             // The user may not grant the lock to the next waiter, or the store accepts no more writes.
-            Outcome::Refused(_) => self.release_instead(asked, turn),
+            Outcome::Refused(_) => self.release_instead(in_flight, context),
             _ => debug_assert!(false, "asked again"),
         }
     }
 
     /// Releases a lock that cannot be handed over; the next waiter then requests it.
-    fn release_instead(&mut self, asked: Asked, turn: &mut Turn<'_>) {
-        let released = asked.released();
+    fn release_instead(&mut self, in_flight: InFlight, context: &mut Context<'_>) {
+        let released = in_flight.released();
         let Some((user, token, only_if)) = released.map(|(user, it, at)| (user, it.clone(), at))
         else {
             return;
         };
-        self.doubt(&asked);
-        let question = Question::Release {
+        self.doubt(&in_flight);
+        let store_request = StoreRequest::Release {
             user,
             token,
             only_if,
         };
-        self.send(Asked { question, ..asked }, turn);
+        self.send(InFlight { store_request, ..in_flight }, context);
     }
 
-    fn release_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
-        let Question::Release { token, .. } = &asked.question else {
+    fn release_replied(&mut self, in_flight: &InFlight, outcome: Outcome, context: &mut Context<'_>) {
+        let StoreRequest::Release { token, .. } = &in_flight.store_request else {
             return;
         };
         match outcome {
             Outcome::Free => {
-                self.tell(asked, Reply::Done, turn);
-                self.released(asked, Ending::Released, turn);
-                self.free(turn);
-                if !self.places.is_empty() && self.chain.is_long(turn.now, turn.settings) {
-                    turn.happened(Happening::Yielded);
-                    let pause_ms = self.chain.pause_ms(turn.now, turn.settings);
-                    self.pace.pause(turn.now, pause_ms);
+                self.tell(in_flight, Reply::Done, context);
+                self.released(in_flight, EndReason::Released, context);
+                self.free(context);
+                if !self.places.is_empty() && self.streak.is_long(context.now, context.settings) {
+                    context.happened(LockMetric::Yielded);
+                    let pause_ms = self.streak.pause_ms(context.now, context.settings);
+                    self.backoff.pause(context.now, pause_ms);
                 }
             }
             Outcome::Held { .. } | Outcome::Granted { .. } => {
@@ -390,41 +390,41 @@ impl Queue {
                     .is_some_and(|belief| belief.holder == *token)
                 {
                     self.belief = None;
-                    self.pace.now();
+                    self.backoff.now();
                 }
-                self.not_released(asked, turn);
+                self.not_released(in_flight, context);
             }
             Outcome::Refused(error) => {
-                self.tell(asked, Reply::Refused(Refusal::Store(error)), turn);
+                self.tell(in_flight, Reply::Refused(Refusal::Store(error)), context);
             }
             _ => debug_assert!(false, "asked again"),
         }
     }
 
-    fn extend_answered(&mut self, asked: Asked, outcome: Outcome, turn: &mut Turn<'_>) {
+    fn extend_replied(&mut self, in_flight: InFlight, outcome: Outcome, context: &mut Context<'_>) {
         match outcome {
             Outcome::Granted {
                 deadline, fresh, ..
-            } => self.extended(&asked, deadline, fresh, turn),
+            } => self.extended(&in_flight, deadline, fresh, context),
             // The lease is written back first, and then the token holds the lock again.
-            Outcome::Held { .. } | Outcome::Free if self.waits_for_write_back_of(&asked) => {
-                self.extend_later(asked);
+            Outcome::Held { .. } | Outcome::Free if self.waits_for_write_back_of(&in_flight) => {
+                self.extend_later(in_flight);
             }
             Outcome::Held { holder, ttl_ms } => {
-                self.not_extended(&asked, turn);
-                self.held(holder, ttl_ms, turn);
+                self.not_extended(&in_flight, context);
+                self.held(holder, ttl_ms, context);
             }
             Outcome::Free => {
-                self.not_extended(&asked, turn);
-                self.free(turn);
+                self.not_extended(&in_flight, context);
+                self.free(context);
             }
             Outcome::Refused(error) => {
-                self.tell(&asked, Reply::Refused(Refusal::Store(error)), turn);
-                if let (None, Some(lease)) = (asked.teller, &mut self.lease) {
+                self.tell(&in_flight, Reply::Refused(Refusal::Store(error)), context);
+                if let (None, Some(lease)) = (in_flight.reply_to, &mut self.lease) {
                     // The queue retries until the lease is over.
                     lease.renew_at = match planted(Fault::RenewalStopsAtError) {
                         true => lease.over_at,
-                        false => turn.now.plus_millis(lease.renewal_pause_ms()),
+                        false => context.now.plus_millis(lease.renewal_pause_ms()),
                     };
                 }
             }
@@ -433,25 +433,25 @@ impl Queue {
     }
 
     /// Reports that the token does not hold the lock, unless another instance may yet write it back.
-    fn not_extended(&mut self, asked: &Asked, turn: &mut Turn<'_>) {
-        let here = match &asked.question {
-            Question::Extend { user, token, .. } => self.lease_of(*user, token).is_some(),
+    fn not_extended(&mut self, in_flight: &InFlight, context: &mut Context<'_>) {
+        let here = match &in_flight.store_request {
+            StoreRequest::Extend { user, token, .. } => self.lease_of(*user, token).is_some(),
             _ => false,
         };
-        if here || !self.may_yet_come(asked, turn) {
-            self.tell(asked, Reply::NotHeld, turn);
+        if here || !self.may_yet_come(in_flight, context) {
+            self.tell(in_flight, Reply::NotHeld, context);
         }
     }
 
     /// Records that the lease began anew, for a client that requested it or as a renewal.
-    fn extended(&mut self, asked: &Asked, deadline: Deadline, fresh: bool, turn: &mut Turn<'_>) {
-        let Question::Extend {
+    fn extended(&mut self, in_flight: &InFlight, deadline: Deadline, fresh: bool, context: &mut Context<'_>) {
+        let StoreRequest::Extend {
             user,
             token,
             lease_ms,
             expects,
             ..
-        } = &asked.question
+        } = &in_flight.store_request
         else {
             return;
         };
@@ -459,74 +459,74 @@ impl Queue {
         let is_bound = before.as_ref().is_some_and(|lease| lease.session.is_some());
         // If the deadline was not set here, the token may be in use at another instance, too. But a client that extends
         // the lease here claims it for this instance, unless the lease is bound to a session.
-        let relocked = asked.teller.is_some() && !is_bound;
+        let relocked = in_flight.reply_to.is_some() && !is_bound;
         let stood =
             before.is_some_and(|lease| lease.fence_at.is_some() && lease.fence_at == *expects);
         let fence_at = (fresh && stood).then_some(deadline);
         let deadline = (fresh || relocked).then_some(deadline);
-        let mut lease = self.new_lease(asked, (*user, token), *lease_ms, deadline, None, turn.now);
+        let mut lease = self.new_lease(in_flight, (*user, token), *lease_ms, deadline, None, context.now);
         lease.fence_at = fence_at;
-        if asked.teller.is_some() {
-            let over = turn.now >= lease.until;
+        if in_flight.reply_to.is_some() {
+            let over = context.now >= lease.until;
             let reply = if over {
                 Reply::Refused(Refusal::Expired)
             } else {
                 Reply::Done
             };
-            self.tell(asked, reply, turn);
+            self.tell(in_flight, reply, context);
             // A client that extends the lease counts on it.
             lease.receivers += 1;
         } else if lease.receivers == 0 {
             // Its session ended meanwhile.
             self.give_away(&lease);
         }
-        self.put_lease(Some(lease), true, turn);
-        self.believe_lease(turn);
+        self.put_lease(Some(lease), true, context);
+        self.believe_lease(context);
     }
 
     /// Handles a release that found that the token does not hold the lock.
-    fn not_released(&mut self, asked: &Asked, turn: &mut Turn<'_>) {
-        let Some((user, token, _)) = asked.released() else {
+    fn not_released(&mut self, in_flight: &InFlight, context: &mut Context<'_>) {
+        let Some((user, token, _)) = in_flight.released() else {
             return;
         };
         let (user, token) = (user, token.clone());
         let lease = self.lease_of(user, &token);
-        if lease.is_none() && self.may_yet_come(asked, turn) {
+        if lease.is_none() && self.may_yet_come(in_flight, context) {
             return;
         }
         // The token is gone by an earlier sending of this request, or by the loss of data after which the lease was to
         // be written back.
-        let by_us = asked.again || (self.restore_at.is_some() && lease.is_some());
+        let by_us = in_flight.again || (self.restore_at.is_some() && lease.is_some());
         let reply = match &lease {
             _ if !by_us => Reply::NotHeld,
-            Some(lease) if turn.now < lease.until => Reply::Done,
+            Some(lease) if context.now < lease.until => Reply::Done,
             _ => Reply::Refused(Refusal::Upstream),
         };
-        self.tell(asked, reply, turn);
+        self.tell(in_flight, reply, context);
         if let Some(lease) = lease {
             let how = match by_us {
-                true => Ending::Released,
-                false => lease.ending(turn.now),
+                true => EndReason::Released,
+                false => lease.ending(context.now),
             };
             // The lease was lost before, and its client gives it up now.
-            self.released(asked, how, turn);
+            self.released(in_flight, how, context);
         }
     }
 
-    pub(super) fn tell(&self, asked: &Asked, reply: Reply, turn: &mut Turn<'_>) {
-        if let Some((request, _)) = asked.teller {
-            turn.reply(request, reply);
+    pub(super) fn tell(&self, in_flight: &InFlight, reply: Reply, context: &mut Context<'_>) {
+        if let Some((request, _)) = in_flight.reply_to {
+            context.reply(request, reply);
         }
     }
 
     // ── consequences for this instance's state ───────────────────────────────────────────────────
 
     /// Records that the token holds the lock, and replies to all requests at its place.
-    fn granted(&mut self, asked: &Asked, mut lease: Lease, turn: &mut Turn<'_>) {
+    fn granted(&mut self, in_flight: &InFlight, mut lease: Lease, context: &mut Context<'_>) {
         let (user, token) = (lease.user, lease.token.clone());
         self.unsure.remove(&(user, token.clone()));
-        lease.explicit = asked.explicit;
-        let over = turn.now >= lease.until && !planted(Fault::ExpiredDelivered);
+        lease.explicit = in_flight.explicit;
+        let over = context.now >= lease.until && !planted(Fault::ExpiredDelivered);
         let place = self.places.of_owner(user, &token);
         let wants_more = |place: &super::Place| {
             place.lease_ms != lease.lease_ms
@@ -559,45 +559,45 @@ impl Queue {
                         fence: lease.sure_fence().filter(|_| waiting.fence),
                         session: lease.session == Some(waiting.request),
                         how: match lease.how.take() {
-                            Some(How::Free) if self.held_at >= waiting.since => How::Waited,
-                            how => how.unwrap_or(How::Again),
+                            Some(GrantKind::Free) if self.held_at >= waiting.since => GrantKind::Waited,
+                            how => how.unwrap_or(GrantKind::Again),
                         },
                     }
                 };
-                turn.reply(waiting.request, reply);
+                context.reply(waiting.request, reply);
             }
         }
-        self.pace.granted();
+        self.backoff.granted();
         let nobody = lease.receivers == 0 && self.places.of_owner(user, &token).is_none();
         if nobody && !planted(Fault::GoneGrantKept) {
             self.give_away(&lease);
         }
         let lost = self.lease_of(user, &token).is_none();
-        self.put_lease(Some(lease), lost, turn);
-        self.believe_lease(turn);
+        self.put_lease(Some(lease), lost, context);
+        self.believe_lease(context);
     }
 
-    pub(super) fn believe_lease(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn believe_lease(&mut self, context: &mut Context<'_>) {
         if let Some(lease) = &self.lease {
             let (holder, user, over_at) = (lease.token.clone(), lease.user, lease.over_at);
-            self.believe(holder, Some(user), Some(over_at), turn);
+            self.believe(holder, Some(user), Some(over_at), context);
         }
     }
 
     /// Records the holder that the store reported. Without one the lock counts as free.
-    pub(super) fn held(&mut self, holder: Option<Token>, ttl_ms: Option<u64>, turn: &mut Turn<'_>) {
+    pub(super) fn held(&mut self, holder: Option<Token>, ttl_ms: Option<u64>, context: &mut Context<'_>) {
         let Some(holder) = holder else {
-            return self.free(turn);
+            return self.free(context);
         };
         match &mut self.lease {
             Some(lease) if lease.token == holder => lease.confirm(),
-            _ => self.lose_lease(turn),
+            _ => self.lose_lease(context),
         }
         let user = self.lease.as_ref().map(|lease| lease.user);
         let before = self.told_of.take().filter(|before| before.holder == holder);
         // At exactly its time to live a key still exists.
         let over_at = ttl_ms.map(|ttl| {
-            turn.now
+            context.now
                 .plus_millis(ttl.saturating_add(u64::from(!planted(Fault::TimerAtTtl))))
         });
         let is_same = |(before, now): (Time, Time)| {
@@ -605,9 +605,9 @@ impl Queue {
         };
         let before = before.and_then(|before| before.over_at);
         if before.zip(over_at).is_some_and(is_same) {
-            turn.happened(Happening::ToldOfNothing);
+            context.happened(LockMetric::ToldOfNothing);
         }
-        self.believe(holder, user, over_at, turn);
+        self.believe(holder, user, over_at, context);
     }
 
     fn believe(
@@ -615,14 +615,14 @@ impl Queue {
         holder: Token,
         user: Option<UserId>,
         over_at: Option<Time>,
-        turn: &mut Turn<'_>,
+        context: &mut Context<'_>,
     ) {
-        let settings = turn.settings;
+        let settings = context.settings;
         let ask_again_at = match self.armed {
-            Some(_) => turn.now.plus_millis(settings.ask_at_least_every_ms),
+            Some(_) => context.now.plus_millis(settings.ask_at_least_every_ms),
             None => {
-                let micros = self.pace.jittered(settings.poll_every_ms);
-                Time::from_micros(turn.now.micros().saturating_add(micros))
+                let micros = self.backoff.jittered(settings.poll_every_ms);
+                Time::from_micros(context.now.micros().saturating_add(micros))
             }
         };
         let until = over_at.map_or(ask_again_at, |over_at| over_at.min(ask_again_at));
@@ -633,28 +633,28 @@ impl Queue {
             over_at,
             until,
         });
-        self.refuse_deadlocked(turn);
+        self.refuse_deadlocked(context);
     }
 
     /// Records that the lock is free.
-    pub(super) fn free(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn free(&mut self, context: &mut Context<'_>) {
         self.belief = None;
         self.told_of = None;
-        self.pace.now();
-        self.lose_lease(turn);
+        self.backoff.now();
+        self.lose_lease(context);
     }
 
     /// Drops the lease, which does not hold the lock, unless it is to be written back.
-    fn lose_lease(&mut self, turn: &mut Turn<'_>) {
+    fn lose_lease(&mut self, context: &mut Context<'_>) {
         match &mut self.lease {
             Some(lease) if self.restore_at.is_some() => lease.check_at = None,
-            _ => self.put_lease(None, true, turn),
+            _ => self.put_lease(None, true, context),
         }
     }
 
     /// Records that the token that the request was to release does not hold the lock any more.
-    fn released(&mut self, asked: &Asked, how: Ending, turn: &mut Turn<'_>) {
-        let Some((user, token, not_after)) = asked.released() else {
+    fn released(&mut self, in_flight: &InFlight, how: EndReason, context: &mut Context<'_>) {
+        let Some((user, token, not_after)) = in_flight.released() else {
             return;
         };
         let token = token.clone();
@@ -670,8 +670,8 @@ impl Queue {
             let longest = lease.as_ref().and_then(Lease::longest);
             let shortened = lease.as_ref().and_then(|lease| lease.shortened_from);
             let or_at = shortened.map(|(deadline, _)| deadline);
-            let foreign = turn.now.plus_millis(FOREIGN_LEASE_MS);
-            turn.todo.push(Action::Died {
+            let foreign = context.now.plus_millis(FOREIGN_LEASE_MS);
+            context.actions.push(Action::Died {
                 token: token.clone(),
                 dead: Dead {
                     user,
@@ -682,22 +682,22 @@ impl Queue {
                     .map(|(_, over_at)| over_at)
                     .or(lease.map(|lease| lease.over_at))
                     .unwrap_or(foreign),
-                before_loss: asked.forgotten || asked.grace_ms.is_some(),
+                before_loss: in_flight.forgotten || in_flight.grace_ms.is_some(),
             });
         }
-        self.end_lease_of(user, &token, how, turn);
-        if let Some(ms) = asked.grace_ms {
+        self.end_lease_of(user, &token, how, context);
+        if let Some(ms) = in_flight.grace_ms {
             // Another instance that granted the token may not know of its end, and write it back.
-            self.look_again(user, ms, turn);
+            self.look_again(user, ms, context);
         }
     }
 
     /// Ends a lease that its client gave up or does not count on.
-    fn end_lease_of(&mut self, user: UserId, token: &Token, how: Ending, turn: &mut Turn<'_>) {
+    fn end_lease_of(&mut self, user: UserId, token: &Token, how: EndReason, context: &mut Context<'_>) {
         let kept = self.restore_at.is_some() && planted(Fault::WrittenBackThoughReleased);
         if let Some(lease) = self.lease_of(user, token).filter(|_| !kept) {
-            turn.lease_over(&lease, how);
-            self.put_lease(None, false, turn);
+            context.lease_over(&lease, how);
+            self.put_lease(None, false, context);
         }
     }
 }

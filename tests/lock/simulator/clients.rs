@@ -1,6 +1,6 @@
 //! The clients: what each is going to do, until it is granted the lock.
 
-use lockgate::lock::{Event, LockRequest, Question, RequestId, Time, Token, UserId, Wait};
+use lockgate::lock::{Event, LockRequest, StoreRequest, RequestId, Time, Token, UserId, Wait};
 
 use super::{
     MILLI,
@@ -78,7 +78,7 @@ pub(crate) struct Client {
 }
 
 impl World {
-    pub(super) fn people(&mut self) {
+    pub(super) fn clients(&mut self) {
         let most = if self.day.small { 7 } else { 24 };
         let count = self.random.between(2, most);
         for i in 0..count {
@@ -152,7 +152,7 @@ impl World {
             try_only: !day.calm && !returns && random.percent(12),
             hold,
             patience: match random.percent(40) {
-                // While its question is on its way.
+                // While its store request is on its way.
                 true => random.between(0, 3 * day.way),
                 false => random.between(0, 150) * MILLI,
             },
@@ -335,9 +335,9 @@ impl World {
         }
     }
 
-    /// A client that will leave does so while this question is on its way, or not.
-    pub(super) fn leaves_with(&mut self, question: &Question) -> Option<(usize, RequestId)> {
-        let Question::Ask { token, .. } = question else {
+    /// A client that will leave does so while this store request is on its way, or not.
+    pub(super) fn leaves_with(&mut self, store_request: &StoreRequest) -> Option<(usize, RequestId)> {
+        let StoreRequest::Acquire { token, .. } = store_request else {
             return None;
         };
         let who = self

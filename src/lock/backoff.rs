@@ -12,7 +12,7 @@ const MOST_COUNTED: u32 = 100_000;
 
 /// The pace of the attempts to acquire one lock.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct Backoff {
     /// Failed attempts on pushes since the last grant.
     in_vain: u32,
     /// Failed attempts on pushes since the latest turn of this instance began. A turn is a chain of handovers.
@@ -26,7 +26,7 @@ pub struct Pace {
     random: u64,
 }
 
-impl Pace {
+impl Backoff {
     /// Creates a pace whose jitter follows from `seed`.
     pub fn new(seed: u64) -> Self {
         // Xorshift never leaves zero.
@@ -125,14 +125,14 @@ mod tests {
     use super::*;
 
     fn delays(pushes: usize) -> Vec<u64> {
-        let mut pace = Pace::new(7);
+        let mut backoff = Backoff::new(7);
         let mut now = Time::from_millis(1_000);
         (0..pushes)
             .map(|_| {
-                pace.push(now, 15);
-                let delay = pace.ask_at().micros_since(now);
-                now = pace.ask_at().max(now).plus_millis(1);
-                pace.in_vain(true);
+                backoff.push(now, 15);
+                let delay = backoff.ask_at().micros_since(now);
+                now = backoff.ask_at().max(now).plus_millis(1);
+                backoff.in_vain(true);
                 delay
             })
             .collect()
@@ -153,26 +153,26 @@ mod tests {
 
     #[test]
     fn a_grant_ends_the_delay() {
-        let mut pace = Pace::new(7);
+        let mut backoff = Backoff::new(7);
         let now = Time::from_millis(5);
         for _ in 0..5 {
-            pace.push(now, 15);
-            pace.in_vain(true);
+            backoff.push(now, 15);
+            backoff.in_vain(true);
         }
-        pace.granted();
-        pace.push(now, 15);
-        assert_eq!(pace.ask_at(), now);
+        backoff.granted();
+        backoff.push(now, 15);
+        assert_eq!(backoff.ask_at(), now);
     }
 
     #[test]
     fn the_asks_in_vain_before_each_turn_are_averaged() {
-        let mut pace = Pace::new(7);
+        let mut backoff = Backoff::new(7);
         let means = [30; 12].map(|asks| {
-            (0..asks).for_each(|_| pace.in_vain(true));
-            pace.in_vain(false);
+            (0..asks).for_each(|_| backoff.in_vain(true));
+            backoff.in_vain(false);
             // Handovers within the turn change nothing.
-            pace.granted();
-            pace.turn_begins()
+            backoff.granted();
+            backoff.turn_begins()
         });
         assert_eq!((means[0], means[11]), (7, 29));
         assert!(means.is_sorted());
@@ -180,12 +180,12 @@ mod tests {
 
     #[test]
     fn asks_in_vain_without_a_push_delay_nothing() {
-        let mut pace = Pace::new(7);
+        let mut backoff = Backoff::new(7);
         let now = Time::from_millis(5);
         for _ in 0..5 {
-            pace.in_vain(false);
+            backoff.in_vain(false);
         }
-        pace.push(now, 15);
-        assert_eq!(pace.ask_at(), now);
+        backoff.push(now, 15);
+        assert_eq!(backoff.ask_at(), now);
     }
 }

@@ -1,13 +1,13 @@
 //! What is told to whoever counts: how grants came about, how leases ended, renewals, yields.
 
-use crate::desk::{Desk, SETTINGS};
+use crate::harness::{Harness, SETTINGS};
 
 /// Each event, and what is counted of it.
 fn counted(lines: &[(&str, &[&str])]) {
-    let mut desk = Desk::new(SETTINGS);
+    let mut harness = Harness::new(SETTINGS);
     for (number, (event, expected)) in lines.iter().enumerate() {
-        let done = desk.happen(event);
-        let counted = std::mem::take(&mut desk.counted);
+        let done = harness.happen(event);
+        let counted = std::mem::take(&mut harness.counted);
         assert_eq!(counted, *expected, "line {}: {event}: {done}", number + 1);
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lockgate::{
     clock,
     identity::{Credentials, User, Users},
-    lock::{Answer, Deadline, Fence, LinkId, Mark, Outcome, Question, Token, UserId},
+    lock::{StoreReply, Deadline, Fence, LinkId, Mark, Outcome, StoreRequest, Token, UserId},
     store::{
         Later, Listener, LockName, Look, Store,
         embedded::EmbeddedStore,
@@ -20,7 +20,7 @@ use crate::redis::Server;
 /// Long enough for any machine; nothing waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a question that takes no free lock may wait for a connection, where a test says nothing else.
+/// How long a store request that takes no free lock may wait for a connection, where a test says nothing else.
 pub(crate) const WITHIN: Duration = Duration::from_secs(5);
 
 /// A lease that does not end within a test.
@@ -56,7 +56,7 @@ impl Listener for Recorder {
     }
 }
 
-pub(crate) struct Bed {
+pub(crate) struct Fixture {
     store: Arc<dyn Store>,
     /// On whose behalf it asks.
     pub(crate) user: Arc<User>,
@@ -67,7 +67,7 @@ pub(crate) struct Bed {
     pub(crate) server: Option<Server>,
 }
 
-impl Bed {
+impl Fixture {
     fn new(store: impl Store, users: Arc<Users>, server: Option<Server>) -> Self {
         let (sender, told) = mpsc::unbounded_channel();
         let linked = Arc::<Notify>::default();
@@ -88,10 +88,10 @@ impl Bed {
 
     pub(crate) fn redis() -> Self {
         let server = Server::start();
-        let bed = Self::at(server.settings());
+        let fixture = Self::at(server.settings());
         Self {
             server: Some(server),
-            ..bed
+            ..fixture
         }
     }
 
@@ -103,9 +103,9 @@ impl Bed {
 
     /// The same, which asks as this user.
     pub(crate) fn at_as(settings: RedisSettings, name: &str, password: &str) -> Self {
-        let mut bed = Self::at(settings);
-        bed.becomes(name, password);
-        bed
+        let mut fixture = Self::at(settings);
+        fixture.becomes(name, password);
+        fixture
     }
 
     /// From now on it asks as this user, whom Redis accepted by this password.
@@ -131,17 +131,17 @@ impl Bed {
         std::iter::from_fn(|| self.told.try_recv().ok()).collect()
     }
 
-    /// Starts a question, and goes on without its answer.
+    /// Starts a store request, and goes on without its answer.
     pub(crate) fn start(
         &self,
         name: &LockName,
-        question: Question,
-    ) -> tokio::task::JoinHandle<Answer> {
-        tokio::spawn(self.ask_until_sent(name.clone(), question))
+        store_request: StoreRequest,
+    ) -> tokio::task::JoinHandle<StoreReply> {
+        tokio::spawn(self.ask_until_sent(name.clone(), store_request))
     }
 
-    pub(crate) async fn put(&self, name: &LockName, question: Question) -> Answer {
-        let answer = self.ask_until_sent(name.clone(), question);
+    pub(crate) async fn put(&self, name: &LockName, store_request: StoreRequest) -> StoreReply {
+        let answer = self.ask_until_sent(name.clone(), store_request);
         tokio::time::timeout(PATIENCE, answer)
             .await
             .expect("the store answers")
@@ -151,13 +151,13 @@ impl Bed {
     fn ask_until_sent(
         &self,
         name: LockName,
-        question: Question,
-    ) -> impl Future<Output = Answer> + use<> {
+        store_request: StoreRequest,
+    ) -> impl Future<Output = StoreReply> + use<> {
         let (store, linked) = (Arc::clone(&self.store), Arc::clone(&self.linked));
         async move {
             loop {
                 let is_linked = linked.notified();
-                let answer = store.ask(&name, &question, WITHIN).await;
+                let answer = store.ask(&name, &store_request, WITHIN).await;
                 if answer.outcome != Outcome::NoLink {
                     return answer;
                 }
@@ -169,16 +169,16 @@ impl Bed {
     pub(crate) async fn put_within(
         &self,
         name: &LockName,
-        question: Question,
+        store_request: StoreRequest,
         within: Duration,
-    ) -> Answer {
-        let answer = self.store.ask(name, &question, within);
+    ) -> StoreReply {
+        let answer = self.store.ask(name, &store_request, within);
         tokio::time::timeout(PATIENCE, answer)
             .await
             .expect("the store answers")
     }
 
-    pub(crate) async fn ask(&self, name: &LockName, token: &str, lease_ms: u64) -> Answer {
+    pub(crate) async fn ask(&self, name: &LockName, token: &str, lease_ms: u64) -> StoreReply {
         self.put(name, ask_as(self.user.id(), token, lease_ms))
             .await
     }
@@ -188,14 +188,14 @@ impl Bed {
         granted(&self.ask(name, token, LONG).await)
     }
 
-    /// The grant that is the answer; or, where the question has waited long for a connection and is to be
+    /// The grant that is the answer; or, where the store request has waited long for a connection and is to be
     /// asked anew, the one that follows.
     pub(crate) async fn granted_or_anew(
         &self,
-        answer: Answer,
+        answer: StoreReply,
         name: &LockName,
         token: &str,
-    ) -> Answer {
+    ) -> StoreReply {
         let anew = matches!(answer.outcome, Outcome::NotYet { ms: 0 });
         let answer = match anew {
             true => self.ask(name, token, LONG).await,
@@ -205,7 +205,7 @@ impl Bed {
         answer
     }
 
-    pub(crate) async fn hand_over(&self, name: &LockName, from: &str, to: &str) -> Answer {
+    pub(crate) async fn hand_over(&self, name: &LockName, from: &str, to: &str) -> StoreReply {
         self.hand_over_if(name, from, None, to).await
     }
 
@@ -215,8 +215,8 @@ impl Bed {
         from: &str,
         only_if: Option<Deadline>,
         to: &str,
-    ) -> Answer {
-        let question = Question::HandOver {
+    ) -> StoreReply {
+        let store_request = StoreRequest::Handover {
             user: self.user.id(),
             from: token(from),
             only_if,
@@ -224,7 +224,7 @@ impl Bed {
             lease_ms: LONG,
             fence: false,
         };
-        self.put(name, question).await
+        self.put(name, store_request).await
     }
 
     pub(crate) async fn release(&self, name: &LockName, token: &str) -> Outcome {
@@ -237,32 +237,32 @@ impl Bed {
         holder: &str,
         only_if: Option<Deadline>,
     ) -> Outcome {
-        let question = Question::Release {
+        let store_request = StoreRequest::Release {
             user: self.user.id(),
             token: token(holder),
             only_if,
         };
-        self.put(name, question).await.outcome
+        self.put(name, store_request).await.outcome
     }
 
-    pub(crate) async fn release_answer(&self, name: &LockName, holder: &str) -> Answer {
-        let question = Question::Release {
+    pub(crate) async fn release_answer(&self, name: &LockName, holder: &str) -> StoreReply {
+        let store_request = StoreRequest::Release {
             user: self.user.id(),
             token: token(holder),
             only_if: None,
         };
-        self.put(name, question).await
+        self.put(name, store_request).await
     }
 
-    pub(crate) async fn check(&self, name: &LockName) -> Answer {
+    pub(crate) async fn check(&self, name: &LockName) -> StoreReply {
         let user = self.user.id();
-        self.put(name, Question::Check { user }).await
+        self.put(name, StoreRequest::Check { user }).await
     }
 
-    pub(crate) async fn extend(&self, name: &LockName, holder: &str, lease_ms: u64) -> Answer {
+    pub(crate) async fn extend(&self, name: &LockName, holder: &str, lease_ms: u64) -> StoreReply {
         self.put(
             name,
-            Question::Extend {
+            StoreRequest::Extend {
                 user: self.user.id(),
                 token: token(holder),
                 lease_ms,
@@ -293,12 +293,12 @@ impl Bed {
     }
 }
 
-pub(crate) fn ask(holder: &str, lease_ms: u64) -> Question {
+pub(crate) fn ask(holder: &str, lease_ms: u64) -> StoreRequest {
     ask_as(USER, holder, lease_ms)
 }
 
-pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> Question {
-    Question::Ask {
+pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> StoreRequest {
+    StoreRequest::Acquire {
         user,
         token: token(holder),
         lease_ms,
@@ -324,21 +324,21 @@ pub(crate) fn lock_in(database: u32, key: impl AsRef<[u8]>) -> LockName {
 }
 
 /// The deadline of a grant.
-pub(crate) fn granted(answer: &Answer) -> Deadline {
+pub(crate) fn granted(answer: &StoreReply) -> Deadline {
     match answer.outcome {
         Outcome::Granted { deadline, .. } => deadline,
         ref other => panic!("not granted: {other:?}"),
     }
 }
 
-pub(crate) fn armed(answer: &Answer) -> LinkId {
+pub(crate) fn armed(answer: &StoreReply) -> LinkId {
     answer
         .armed
         .unwrap_or_else(|| panic!("not armed: {answer:?}"))
 }
 
-/// The holder of a lock that the question found held, and how long its key still lives.
-pub(crate) fn held(answer: &Answer) -> (Token, Option<u64>) {
+/// The holder of a lock that the store request found held, and how long its key still lives.
+pub(crate) fn held(answer: &StoreReply) -> (Token, Option<u64>) {
     match &answer.outcome {
         Outcome::Held {
             holder: Some(holder),

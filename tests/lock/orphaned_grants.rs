@@ -1,7 +1,7 @@
-//! Nothing is held for nobody: what became of a question is not known, or nobody is there any more for what it
+//! Nothing is held for nobody: what became of a store request is not known, or nobody is there any more for what it
 //! brought; and nothing is taken from somebody by that.
 
-use crate::desk::scenario;
+use crate::harness::scenario;
 
 /// The token may be granted again elsewhere meanwhile: what was answered is done for that grant only, in
 /// whatever way it comes to be asked again.
@@ -16,7 +16,7 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
         ("unknown", "hand a to b if 7"),
         ("granted 9", "2 granted b"),
     ]);
-    // Nor can it while another question is on its way; and what it was granted by is known, though not by whom.
+    // Nor can it while another store request is on its way; and what it was granted by is known, though not by whom.
     scenario(&[
         ("1 lock a", "ask a"),
         ("granted 7", "1 granted a"),
@@ -63,7 +63,7 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
     ]);
 }
 
-/// Its token is known to nobody else: whatever becomes of the question later, what its first sending may have
+/// Its token is known to nobody else: whatever becomes of the store request later, what its first sending may have
 /// acquired is released when nobody is there for it.
 #[test]
 fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {

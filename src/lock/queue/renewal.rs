@@ -4,12 +4,12 @@
 //! Recovery from a loss of data (`recovery`) comes before anything else. A renewal comes before the requests of
 //! clients, which could otherwise delay it until the lease is over.
 
-use super::{Asked, Errand, Queue, Turn};
+use super::{InFlight, Errand, Queue, Context};
 use crate::lock::{
     fault::{Fault, planted},
     lease::{LATEST_RENEWAL, Lease, renewal},
     vocabulary::{
-        Action, Dead, Deadline, Ending, Happening, MARK_MS, Mark, Outcome, Question, Refusal,
+        Action, Dead, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, StoreRequest, Refusal,
         Reply, RequestId, Time, Token, UserId,
     },
 };
@@ -23,14 +23,14 @@ impl Queue {
         user: UserId,
         token: &Token,
         by_client: bool,
-        turn: &mut Turn<'_>,
+        context: &mut Context<'_>,
     ) {
         let bound = |lease: &&mut Lease| lease.is_of(user, token) && lease.session == Some(request);
         let Some(lease) = self.lease.as_mut().filter(bound) else {
             return;
         };
         lease.session = planted(Fault::RenewalOutlivesSession).then_some(request);
-        turn.session_over(request, false);
+        context.session_over(request, false);
         if by_client && !planted(Fault::SessionNotReleased) {
             lease.receivers = 0;
             // The client knows the token, and may continue with it at another instance.
@@ -40,15 +40,15 @@ impl Queue {
     }
 
     /// Ends a session whose lease could not be renewed in time: the store may soon end the lease.
-    pub(super) fn tell_of_late_renewal(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn tell_of_late_renewal(&mut self, context: &mut Context<'_>) {
         let late =
-            |lease: &&mut Lease| lease.lost_at() <= turn.now && !planted(Fault::LateRenewalNotTold);
+            |lease: &&mut Lease| lease.lost_at() <= context.now && !planted(Fault::LateRenewalNotTold);
         if let Some(lease) = self.lease.as_mut().filter(late)
             && let Some(request) = lease.session.take()
         {
             lease.receivers = 0;
             lease.explicit = true;
-            turn.session_over(request, true);
+            context.session_over(request, true);
             self.give_back();
         }
     }
@@ -62,7 +62,7 @@ impl Queue {
 
     /// Replaces the lease in this instance's state by another one or none. Notifies the connection that the previous
     /// lease was bound to, if the binding ends.
-    pub(super) fn put_lease(&mut self, lease: Option<Lease>, lost: bool, turn: &mut Turn<'_>) {
+    pub(super) fn put_lease(&mut self, lease: Option<Lease>, lost: bool, context: &mut Context<'_>) {
         if lease.is_some() {
             // The errands that waited for this token can run.
             self.errands.wake(|_| true);
@@ -74,65 +74,65 @@ impl Queue {
         };
         // If the lease was not lost, the caller has reported how it ended.
         if let Some(before) = before.as_ref().filter(|before| lost && !goes_on(before)) {
-            turn.lease_over(before, before.ending(turn.now));
-            turn.lost_token(before);
+            context.lease_over(before, before.ending(context.now));
+            context.lost_token(before);
         }
         let bound = self.lease.as_ref().and_then(|lease| lease.session);
         if let Some(request) = before.and_then(|lease| lease.session)
             && bound != Some(request)
             && !(lost && planted(Fault::LossNotTold))
         {
-            turn.session_over(request, lost);
+            context.session_over(request, lost);
         }
     }
 
     // ── store requests for the lease ─────────────────────────────────────────────────────────────
 
     /// Sends the store request that the lease needs, if it is time. Returns whether it did.
-    pub(super) fn keep_up(&mut self, turn: &mut Turn<'_>) -> bool {
-        if self.recover(turn) {
+    pub(super) fn keep_up(&mut self, context: &mut Context<'_>) -> bool {
+        if self.recover(context) {
             return true;
         }
         let Some(lease) = &self.lease else {
             return false;
         };
         let (user, token) = (lease.user, lease.token.clone());
-        let renewed = lease.session.is_some() && lease.renew_at <= turn.now;
+        let renewed = lease.session.is_some() && lease.renew_at <= context.now;
         if renewed
             && self.restore_at.is_none()
             && !self.cut_off.has(user)
             && !self.errands.iter().any(|e| e.releases(user, &token))
         {
-            let question = Question::Extend {
+            let store_request = StoreRequest::Extend {
                 user,
                 token,
-                lease_ms: lease.lease_ms.max(turn.settings.min_session_ms),
+                lease_ms: lease.lease_ms.max(context.settings.min_session_ms),
                 expects: lease.deadline,
                 mark: match lease.renewal_unknown {
                     true => Mark::Found,
                     false => Mark::Kept,
                 },
             };
-            self.ask(question, None, turn);
+            self.start(store_request, None, context);
             return true;
         }
         false
     }
 
     /// Checks whether the lease still stands, if it is time and no waiter will request the lock anyway.
-    pub(super) fn check(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn check(&mut self, context: &mut Context<'_>) {
         if let Some(lease) = &self.lease
-            && self.is_to_be_checked().is_some_and(|at| at <= turn.now)
+            && self.is_to_be_checked().is_some_and(|at| at <= context.now)
         {
             let user = lease.user;
-            self.ask(Question::Check { user }, None, turn);
+            self.start(StoreRequest::Check { user }, None, context);
         }
     }
 
     /// Returns when the lease is due for a check or a renewal, or the lock for a look. None while a store request is in
     /// flight.
     pub(super) fn upkeep_at(&self) -> Option<Time> {
-        if self.asked.is_some() {
+        if self.in_flight.is_some() {
             return None;
         }
         let lease = self.lease.as_ref();
@@ -152,23 +152,23 @@ impl Queue {
 
     // ── replies of the store ─────────────────────────────────────────────────────────────────────
 
-    pub(super) fn check_answered(&mut self, asked: &Asked, outcome: Outcome, turn: &mut Turn<'_>) {
-        let user = asked.question.user();
+    pub(super) fn check_replied(&mut self, in_flight: &InFlight, outcome: Outcome, context: &mut Context<'_>) {
+        let user = in_flight.store_request.user();
         // Only a client with another user's token gets a reply here.
         self.tell(
-            asked,
+            in_flight,
             match &outcome {
                 Outcome::Refused(error) => Reply::Refused(Refusal::Store(error.clone())),
                 _ => Reply::NotHeld,
             },
-            turn,
+            context,
         );
         match outcome {
-            Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, turn),
-            Outcome::Free => self.free(turn),
+            Outcome::Held { holder, ttl_ms } => self.held(holder, ttl_ms, context),
+            Outcome::Free => self.free(context),
             refused => {
                 if let Outcome::Refused(error) = refused {
-                    self.store_refused(user, &error, turn);
+                    self.store_refused(user, &error, context);
                 }
                 // The user may not read the lock, so no push comes either: the lease runs out.
                 if let Some(lease) = self.lease.as_mut().filter(|lease| lease.user == user) {
@@ -179,8 +179,8 @@ impl Queue {
     }
 
     /// Puts off an extension until after the write-back.
-    pub(super) fn extend_later(&mut self, asked: Asked) {
-        if let (Some(errand), Some(_)) = (asked.errand, asked.teller) {
+    pub(super) fn extend_later(&mut self, in_flight: InFlight) {
+        if let (Some(errand), Some(_)) = (in_flight.errand, in_flight.reply_to) {
             self.errands.put_back(*errand);
         }
         // A renewal stays due.
@@ -196,7 +196,7 @@ impl Queue {
     /// Creates the lease of a token that was just granted the lock or an extension.
     pub(super) fn new_lease(
         &mut self,
-        asked: &Asked,
+        in_flight: &InFlight,
         (user, token): (UserId, &Token),
         lease_ms: u64,
         deadline: Option<Deadline>,
@@ -204,19 +204,19 @@ impl Queue {
         now: Time,
     ) -> Lease {
         let before = self.lease_of(user, token);
-        let longest_ms = match asked.question {
-            Question::Extend { mark, .. } if mark != Mark::None => lease_ms + MARK_MS,
+        let longest_ms = match in_flight.store_request {
+            StoreRequest::Extend { mark, .. } if mark != Mark::None => lease_ms + MARK_MS,
             _ => lease_ms,
         };
         let (part, whole) = LATEST_RENEWAL;
-        let renewed_after = self.pace.jittered(lease_ms.saturating_mul(part) / whole);
+        let renewed_after = self.backoff.jittered(lease_ms.saturating_mul(part) / whole);
         Lease {
             user,
             token: token.clone(),
             explicit: before.as_ref().is_none_or(|lease| lease.explicit),
             lease_ms,
             since: before.as_ref().map_or(now, |lease| lease.since),
-            until: asked.sent_at.plus_millis(lease_ms),
+            until: in_flight.sent_at.plus_millis(lease_ms),
             over_at: over_at(now, longest_ms),
             deadline,
             shortened_from: before
@@ -230,10 +230,10 @@ impl Queue {
             fence: fence.or(before.as_ref().and_then(|lease| lease.fence)),
             fence_at: None,
             session: before.and_then(|lease| lease.session),
-            renew_at: renewal(asked.sent_at, lease_ms, renewed_after),
+            renew_at: renewal(in_flight.sent_at, lease_ms, renewed_after),
             renewal_unknown: false,
             changed: false,
-            bare: matches!(asked.question, Question::Ask { bare: true, .. })
+            bare: matches!(in_flight.store_request, StoreRequest::Acquire { bare: true, .. })
                 && self.armed.is_none(),
             check_at: None,
         }
@@ -257,7 +257,7 @@ impl Errand {
     }
 }
 
-impl Asked {
+impl InFlight {
     /// Returns whether the request ends the lease of this owner.
     pub(super) fn releases(&self, whose: UserId, what: &Token) -> bool {
         self.released()
@@ -266,13 +266,13 @@ impl Asked {
 
     /// Returns the owner whose lease the request ends, and the deadline that the key must have.
     pub(super) fn released(&self) -> Option<(UserId, &Token, Option<Deadline>)> {
-        match &self.question {
-            Question::Release {
+        match &self.store_request {
+            StoreRequest::Release {
                 user,
                 token,
                 only_if,
             }
-            | Question::HandOver {
+            | StoreRequest::Handover {
                 user,
                 from: token,
                 only_if,
@@ -283,13 +283,13 @@ impl Asked {
     }
 }
 
-impl Turn<'_> {
+impl Context<'_> {
     fn session_over(&mut self, request: RequestId, lost: bool) {
-        self.todo.push(Action::SessionOver { request, lost });
+        self.actions.push(Action::SessionOver { request, lost });
     }
 
-    pub(super) fn happened(&mut self, what: Happening) {
-        self.todo.push(Action::Happened(what));
+    pub(super) fn happened(&mut self, what: LockMetric) {
+        self.actions.push(Action::Happened(what));
     }
 
     /// Reports the token of a lost lease as dead. If this instance does not know its deadline, another instance may
@@ -297,7 +297,7 @@ impl Turn<'_> {
     fn lost_token(&mut self, lease: &Lease) {
         let counts = lease.deadline.is_some() && lease.over_at > self.now;
         if counts && !planted(Fault::LostForgotten) {
-            self.todo.push(Action::Died {
+            self.actions.push(Action::Died {
                 token: lease.token.clone(),
                 dead: Dead {
                     user: lease.user,
@@ -310,8 +310,8 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn lease_over(&mut self, lease: &Lease, how: Ending) {
+    pub(super) fn lease_over(&mut self, lease: &Lease, how: EndReason) {
         let since = lease.since;
-        self.happened(Happening::LeaseOver { since, how });
+        self.happened(LockMetric::LeaseOver { since, how });
     }
 }
