@@ -29,7 +29,7 @@ mod upstream;
 
 pub use admin::Admin;
 pub use tls::{Tls, UpstreamTls};
-pub use typed::{Error, Flags, Said};
+pub use typed::{Error, Flags, StatedSettings};
 use typed::{Typed, shown};
 pub use upstream::{RedisAddress, Upstream};
 
@@ -111,10 +111,10 @@ pub struct Leases {
 /// The fields of [`Settings`] that the rest of [`Config`] does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueTimes {
-    max_handoffs: u32,
-    max_handoff_time_ms: u64,
+    max_handovers: u32,
+    max_handover_time_ms: u64,
     yield_pause_ms: u64,
-    return_ms: u64,
+    reconnect_grace_ms: u64,
     max_delay_ms: u64,
     ask_at_least_every_ms: u64,
     poll_every_ms: u64,
@@ -160,7 +160,7 @@ impl Config {
     pub fn read(
         flags: Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Result<(Self, Said), Error> {
+    ) -> Result<(Self, StatedSettings), Error> {
         let mut typed = Typed::read(flags, environment)?;
         let config = Self::check(&mut typed)?;
         Ok((config, typed.refuse_the_rest()?))
@@ -178,10 +178,10 @@ impl Config {
     /// Returns the settings of the queues of locks.
     pub fn lock_settings(&self) -> Settings {
         Settings {
-            max_handoffs: self.queue.max_handoffs,
-            max_handoff_time_ms: self.queue.max_handoff_time_ms,
+            max_handovers: self.queue.max_handovers,
+            max_handover_time_ms: self.queue.max_handover_time_ms,
             yield_pause_ms: self.queue.yield_pause_ms,
-            return_ms: self.queue.return_ms,
+            reconnect_grace_ms: self.queue.reconnect_grace_ms,
             max_delay_ms: self.queue.max_delay_ms,
             ask_at_least_every_ms: self.queue.ask_at_least_every_ms,
             poll_every_ms: self.queue.poll_every_ms,
@@ -233,7 +233,7 @@ impl Config {
             idle_timeout: duration(typed, "idle_timeout", "0s", Duration::ZERO..=YEAR)?,
             timeout,
             ping,
-            idle: duration(typed, "upstream.idle", "1m", MILLISECOND..=DAY)?,
+            idle: duration(typed, "upstream.idle_timeout", "1m", MILLISECOND..=DAY)?,
             key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
             leases: Leases::check(typed)?,
             poll_interval: duration(typed, "metrics.poll_interval", "50ms", MILLISECOND..=HOUR)?,
@@ -279,13 +279,13 @@ impl QueueTimes {
         let zero = Duration::ZERO;
         let mut ms = |key, default, allowed| duration(typed, key, default, allowed).map(millis);
         Ok(Self {
-            max_handoff_time_ms: ms("lock.max_handoff_time", "5s", MILLISECOND..=DAY)?,
+            max_handover_time_ms: ms("lock.max_handover_time", "5s", MILLISECOND..=DAY)?,
             yield_pause_ms: ms("lock.yield_pause", "20ms", zero..=HOUR)?,
-            return_ms: ms("queue.return", "2s", zero..=HOUR)?,
+            reconnect_grace_ms: ms("queue.reconnect_grace", "2s", zero..=HOUR)?,
             max_delay_ms: ms("ask.max_delay", "15ms", zero..=HOUR)?,
             ask_at_least_every_ms: ms("ask.at_least_every", "60s", MILLISECOND..=DAY)?,
             poll_every_ms: ms("ask.poll_every", "100ms", MILLISECOND..=HOUR)?,
-            max_handoffs: number(typed, "lock.max_handoffs", 64, 1..=MOST)?
+            max_handovers: number(typed, "lock.max_handovers", 64, 1..=MOST)?
                 .try_into()
                 .unwrap_or(u32::MAX),
         })
@@ -337,16 +337,16 @@ fn check_limits(typed: &mut Typed) -> Result<Limits, Error> {
         )?,
         token_bytes,
         lock_command_bytes,
-        kept_commands: number(
+        pipelined_commands: number(
             typed,
-            "limits.kept_commands",
-            default.kept_commands,
+            "limits.pipelined_commands",
+            default.pipelined_commands,
             1..=MOST,
         )?,
-        kept_bytes: number(
+        pipelined_bytes: number(
             typed,
-            "limits.kept_bytes",
-            default.kept_bytes,
+            "limits.pipelined_bytes",
+            default.pipelined_bytes,
             buffer.clone(),
         )?,
         relay_bytes: number(typed, "limits.relay_bytes", default.relay_bytes, buffer)?,

@@ -80,7 +80,7 @@ counters! {
     expired_grants: "Lock commands refused with EXPIRED: the lease was over before the reply was written.",
     unanswered_questions: "Lock commands refused with UPSTREAM: Redis did not answer in time.",
     refused_transactions: "Clients closed because a transaction changed the connection too often.",
-    held_back_behind_locks: "Times a client was not read from because of limits.kept_commands or limits.kept_bytes.",
+    held_back_behind_locks: "Times a client was not read from because of limits.pipelined_commands or limits.pipelined_bytes.",
     held_back_relays: "Times a side was not read from because of limits.relay_bytes.",
     closed_starved_clients: "Clients closed because they read nothing while what they had sent needed more of limits.kept_reply_bytes.",
     forgotten_released_tokens: "Released tokens forgotten early because of limits.released_tokens.",

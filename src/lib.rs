@@ -40,21 +40,21 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod counters;
+pub mod embedder;
 pub mod error;
+pub mod escape;
 pub mod files;
 pub mod gate;
-pub mod host;
 pub mod identity;
 pub mod limits;
-pub mod live;
+pub mod live_config;
 pub mod lock;
+pub mod log_limit;
 pub mod metrics;
 pub mod password;
 pub mod reload;
 pub mod resp;
-pub mod seldom;
 pub mod server;
-pub mod shown;
 pub mod store;
 pub mod transport;
 
@@ -74,11 +74,11 @@ use tracing::{info, warn};
 use admin::{Admin, Subject};
 use client::{Shared, address::Address, budget::Budget, command::Bounds, guard::Guard};
 use config::{Config, RedisAddress, Upstream};
+use embedder::{Embedder, Listening, Sockets};
 use error::Error;
 use gate::Gate;
-use host::{Host, Listening, Sockets};
 use identity::Users;
-use live::Live;
+use live_config::LiveConfig;
 use lock::WriteBack;
 use metrics::locks::LockMetrics;
 use reload::Reload;
@@ -103,15 +103,15 @@ use transport::{
 /// An address cannot be listened on, or a certificate cannot be used.
 pub async fn run(
     config: Config,
-    host: Host,
+    embedder: Embedder,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Ended, Error> {
     let again = Reload {
         clients: tls_to_clients(&config)?,
         upstream: tls_to_redis(&config)?,
-        live: Arc::new(Live::new(&config)),
+        live: Arc::new(LiveConfig::new(&config)),
     };
-    let listeners = listen(&config, host.sockets, again.clients.as_ref()).await?;
+    let listeners = listen(&config, embedder.sockets, again.clients.as_ref()).await?;
     for listener in &listeners {
         let how = if listener.is_secure() {
             "with TLS "
@@ -121,7 +121,7 @@ pub async fn run(
         info!(upstream = %config.upstream, "listening {how}on {listener}");
     }
     let admin = listen_for_operators(&config).await?;
-    (host.ready)(Listening {
+    (embedder.ready)(Listening {
         clients: &listeners,
         admin: admin.as_ref().and_then(|(it, _)| it.local_addr().ok()),
     });
@@ -129,7 +129,7 @@ pub async fn run(
     let upstream = again.upstream.clone();
     tokio::select! {
         ended = serve_all(&config, live, listeners, admin, upstream, shutdown) => Ok(ended),
-        never = again.whenever(host.orders) => match never {},
+        never = again.whenever(embedder.reloads) => match never {},
     }
 }
 
@@ -151,14 +151,14 @@ pub async fn serve(
     tls: Option<Arc<TlsClient>>,
     shutdown: impl Future<Output = ()>,
 ) -> Ended {
-    let live = Arc::new(Live::new(config));
+    let live = Arc::new(LiveConfig::new(config));
     serve_all(config, live, listeners, None, tls, shutdown).await
 }
 
 /// Serves clients as [`serve`] does, and the admin address for as long as any client is connected.
 async fn serve_all(
     config: &Config,
-    live: Arc<Live>,
+    live: Arc<LiveConfig>,
     listeners: Vec<Listener>,
     admin: Option<(std::net::TcpListener, Vec<String>)>,
     tls: Option<Arc<TlsClient>>,
@@ -296,7 +296,12 @@ fn unix_error(config: &Config, source: io::Error) -> Error {
     }
 }
 
-fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u16) -> Shared {
+fn shared(
+    config: &Config,
+    live: Arc<LiveConfig>,
+    tls: Option<Arc<TlsClient>>,
+    port: u16,
+) -> Shared {
     let users = Arc::new(Users::default());
     let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream {
         Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
@@ -351,13 +356,13 @@ fn shared(config: &Config, live: Arc<Live>, tls: Option<Arc<TlsClient>>, port: u
         clients: AtomicUsize::new(0),
         budget: Arc::new(Budget::new(config.limits.kept_reply_bytes)),
         relays: Arc::default(),
-        turnstile: Arc::default(),
+        admission_queue: Arc::default(),
         warnings: client::Warnings::default(),
     }
 }
 
 /// Returns the guard that asks clients for this instance's password, where it has one.
-fn guard(config: &Config, live: &Live) -> Option<Guard> {
+fn guard(config: &Config, live: &LiveConfig) -> Option<Guard> {
     let password = live.password()?.clone();
     Some(match &config.upstream {
         Upstream::Embedded => Guard::without_redis(password),

@@ -83,9 +83,9 @@ pub struct Limits {
     /// Longest lock command, in bytes; a longer one is refused before it is buffered.
     pub lock_command_bytes: usize,
     /// Commands kept behind a waiting `LOCK`; then lockgate stops reading from that client.
-    pub kept_commands: usize,
+    pub pipelined_commands: usize,
     /// Bytes kept behind a waiting `LOCK`; then lockgate stops reading from that client.
-    pub kept_bytes: usize,
+    pub pipelined_bytes: usize,
     /// Bytes in flight between one client and Redis, in each direction; then lockgate stops reading on the other
     /// side.
     pub relay_bytes: usize,
@@ -107,15 +107,15 @@ impl Default for Limits {
             key_bytes: 1_024,
             token_bytes: TOKEN_BYTES,
             lock_command_bytes: LOCK_COMMAND_BYTES,
-            kept_commands: 1_024,
-            kept_bytes: 64 * 1024,
+            pipelined_commands: 1_024,
+            pipelined_bytes: 64 * 1024,
             relay_bytes: 256 * 1024,
             kept_reply_bytes: 256 * 1024 * 1024,
         }
     }
 }
 
-/// Least value of `limits.kept_bytes` and of `limits.relay_bytes`: a lock command must fit beside another one that
+/// Least value of `limits.pipelined_bytes` and of `limits.relay_bytes`: a lock command must fit beside another one that
 /// has arrived in part.
 pub const LEAST_BUFFER_BYTES: usize = 2 * LOCK_COMMAND_BYTES;
 
@@ -133,7 +133,7 @@ const _: () = {
     );
     assert!(
         LEAST_BUFFER_BYTES <= 64 * 1024,
-        "the default of kept_bytes must be allowed"
+        "the default of pipelined_bytes must be allowed"
     );
     assert!(
         LEAST_LOCK_COMMAND_BYTES >= 1_024 + TOKEN_BYTES + OPTION_BYTES,

@@ -17,10 +17,10 @@ use std::{
 use clap::Parser;
 use lockgate::{
     config::{Config, Flags},
+    embedder::{Embedder, Ready, Sockets},
     error::Error,
     files,
-    host::{Host, Ready, Sockets},
-    reload::Order,
+    reload::ReloadRequest,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -89,8 +89,8 @@ fn serve(flags: Flags) -> Exit {
         said,
         asks_for_password: config.password.is_some(),
     };
-    let (orders, inbox) = mpsc::channel(1);
-    let reloader = Reloader::new(flags, began_with, log, orders);
+    let (reloads, inbox) = mpsc::channel(1);
+    let reloader = Reloader::new(flags, began_with, log, reloads);
     let served = runtime(config.threads).and_then(|runtime| {
         let served = runtime.block_on(run(config, sockets, inbox, reloader));
         // Does not wait for a name lookup that is still running.
@@ -117,15 +117,15 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 async fn run(
     config: Config,
     sockets: Sockets,
-    orders: mpsc::Receiver<Order>,
+    reloads: mpsc::Receiver<ReloadRequest>,
     reloader: Reloader,
 ) -> io::Result<Exit> {
     let mut end = ToldToEnd::new()?;
     let mut hangup = signal(SignalKind::hangup())?;
     let (listening, listens) = oneshot::channel();
-    let host = Host {
+    let embedder = Embedder {
         sockets,
-        orders,
+        reloads,
         ready: ready(config.clone(), listening),
     };
     let drain = Cell::new(config.drain);
@@ -155,7 +155,7 @@ async fn run(
     };
     Ok(tokio::select! {
         biased;
-        ended = lockgate::run(config, host, draining.notified()) => match ended {
+        ended = lockgate::run(config, embedder, draining.notified()) => match ended {
             Ok(ended) if ended.cut > 0 => Exit::ClientsCut,
             Ok(_) => Exit::Done,
             Err(error) => {

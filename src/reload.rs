@@ -1,5 +1,5 @@
 //! Reloading at run time: on SIGHUP the program reads the configuration again, and the TLS files, the password and
-//! the values of [`Live`] change. Connected clients stay connected; later connections use the new values. Where a
+//! the values of [`LiveConfig`] change. Connected clients stay connected; later connections use the new values. Where a
 //! TLS file cannot be used, the old ones stay, and the log names the error.
 
 use std::{convert::Infallible, future::pending, sync::Arc};
@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::{
     config::Config,
-    live::Live,
+    live_config::LiveConfig,
     transport::tls::{TlsClient, TlsError, TlsServer},
 };
 
@@ -34,7 +34,7 @@ pub const RELOADED: [&str; 12] = [
 
 /// A configuration that was reloaded and checked.
 #[derive(Debug)]
-pub struct Order {
+pub struct ReloadRequest {
     /// The configuration to put in force, as far as that needs no restart.
     pub config: Config,
     /// Notified once it is in force.
@@ -49,13 +49,13 @@ pub struct Reload {
     /// TLS towards Redis: the certificate that Redis has to show, and the one that it is shown.
     pub upstream: Option<Arc<TlsClient>>,
     /// All other values.
-    pub live: Arc<Live>,
+    pub live: Arc<LiveConfig>,
 }
 
 impl Reload {
     /// Executes each order, forever.
-    pub async fn whenever(self, mut orders: mpsc::Receiver<Order>) -> Infallible {
-        while let Some(Order { config, done }) = orders.recv().await {
+    pub async fn whenever(self, mut reloads: mpsc::Receiver<ReloadRequest>) -> Infallible {
+        while let Some(ReloadRequest { config, done }) = reloads.recv().await {
             let reload = self.clone();
             // Reading the files blocks. Nothing in it panics.
             let _ = spawn_blocking(move || reload.take_over(&config)).await;

@@ -37,7 +37,8 @@ use tokio::{
 use tracing::{error, warn};
 
 use crate::{
-    gate::Gate, limits::ADMIN_CONNECTIONS, lock::Time, metrics::exposition::Family, seldom::Seldom,
+    gate::Gate, limits::ADMIN_CONNECTIONS, lock::Time, log_limit::LogLimit,
+    metrics::exposition::Family,
 };
 
 mod connection;
@@ -162,7 +163,7 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
 /// Accepts connections forever. Closes a connection above the limit.
 async fn accept(listener: &TcpListener, routes: &Arc<Routes>, gate: &Gate) {
     let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
-    let untold = Seldom::new(1);
+    let untold = LogLimit::new(1);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {

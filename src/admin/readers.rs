@@ -23,9 +23,9 @@ use super::{
     readiness::{Readiness, Ready},
 };
 use crate::{
-    gate::{Busy, Held, Label, View},
+    escape::escape,
+    gate::{Held, Label, LockSnapshot, View},
     metrics::exposition::Family,
-    shown::shown,
 };
 
 /// Interval between events.
@@ -189,7 +189,7 @@ impl Upstream {
                 (Some(ready.is_ok()), why, Some(since.elapsed().as_millis()))
             }
         };
-        let why = why.map(|why| shown(why.as_bytes()));
+        let why = why.map(|why| escape(why.as_bytes()));
         let for_ms = for_ms.map(|for_ms| u64::try_from(for_ms).unwrap_or(u64::MAX));
         json!({ "name": name, "ready": ready, "why": why, "for_ms": for_ms })
     }
@@ -199,14 +199,14 @@ fn locks(view: &View) -> Value {
     view.busiest.iter().map(lock).collect()
 }
 
-fn lock(busy: &Busy) -> Value {
+fn lock(busy: &LockSnapshot) -> Value {
     let key = &busy.name.key;
     let start = key.get(..NAME_BYTES).unwrap_or(key);
     let mut lock = json!({
         // As text, since a JavaScript number cannot hold it.
         "id": format!("{:016x}", busy.id),
         "database": busy.name.database,
-        "name": shown(start),
+        "name": escape(start),
         "bytes": key.len(),
         "is_cut": start.len() < key.len(),
         "waiters": busy.waiters,
@@ -238,7 +238,7 @@ fn lock(busy: &Busy) -> Value {
 
 fn client(label: &Label) -> Value {
     json!({
-        "address": shown(label.address.as_bytes()),
+        "address": escape(label.address.as_bytes()),
         "name": label.name(),
         "library": label.library(),
     })

@@ -3,7 +3,7 @@
 //! explains `LOCK`, and client libraries find its key.
 //!
 //! The request passes unchanged. The part of it that matters for the reply is kept as an [`Amendment`]. An
-//! [`Amender`] then changes the reply while it streams: it buffers only the beginnings of lines, and every
+//! [`ReplyRewriter`] then changes the reply while it streams: it buffers only the beginnings of lines, and every
 //! byte that lockgate did not add is Redis's own.
 //!
 //! Redis's reply passes unchanged where it is an error, in a transaction (in the reply to `EXEC`) and in
@@ -22,12 +22,12 @@ use super::{
 };
 use crate::limits::AMENDED_ENTRIES;
 
-mod amender;
+mod rewriter;
 
 #[cfg(test)]
 mod tests;
 
-pub use amender::Amender;
+pub use rewriter::ReplyRewriter;
 
 /// The change to the reply to one command.
 #[derive(Debug, Clone)]

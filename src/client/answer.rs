@@ -67,8 +67,8 @@ pub(super) fn info(out: &mut BytesMut, protocol: Protocol, info: Result<Info, By
     ];
     let held_here = here.and_then(|here| here.held_here_ms);
     let numbers = [
-        ("held", i64::from(info.look.held)),
-        ("ttl", info.look.ttl_ms),
+        ("held", i64::from(info.status.held)),
+        ("ttl", info.status.ttl_ms),
         ("granted-here", i64::from(held_here.is_some())),
         ("held-here", number(held_here.unwrap_or(0))),
         ("session", i64::from(here.is_some_and(|here| here.session))),

@@ -19,7 +19,7 @@ use super::{
     table::{Entry, ORDINARY_COMMANDS},
 };
 use crate::{
-    gate::Said,
+    gate::ClientInfo,
     lock::Time,
     resp::{Protocol, Writer},
 };
@@ -130,8 +130,8 @@ impl Local {
     }
 
     /// Returns the client's name and library, as stated by the client.
-    pub fn said(&self) -> Said<'_> {
-        Said {
+    pub fn client_info(&self) -> ClientInfo<'_> {
+        ClientInfo {
             name: self.name.as_bytes(),
             library: self.lib_name.as_bytes(),
             version: self.lib_ver.as_bytes(),

@@ -40,42 +40,42 @@ use crate::{
     gate::Gate,
     identity::Users,
     limits::Limits,
-    live::Live,
+    live_config::LiveConfig,
     lock::Time,
+    log_limit::LogLimit,
     metrics::{Measured, relays::RelayMetrics},
-    seldom::Seldom,
     transport::stream::Stream,
 };
 
 pub mod address;
-mod ahead;
+mod admission_queue;
 pub mod amend;
 mod answer;
-mod back;
+mod backend;
+mod bound_leases;
 pub mod budget;
 pub mod command;
 pub mod glob;
 pub mod guard;
-mod held;
 mod idle;
 pub mod local;
+mod lookahead;
 mod pipe;
 pub mod relay;
 mod session;
 pub mod state;
 pub mod table;
-mod turnstile;
 
 #[cfg(test)]
 mod testing;
 
 use address::Address;
+use admission_queue::AdmissionQueue;
 use budget::Budget;
 use glob::Pattern;
 use guard::Guard;
 use local::information::Facts;
 use session::Session;
-use turnstile::Turnstile;
 
 /// Most names in a reply to `LOCKS` without `COUNT`.
 const LOCKS_COUNT: usize = 1_000;
@@ -107,7 +107,7 @@ pub struct Shared {
     /// The limits, except those that a reload may change.
     pub limits: Limits,
     /// The settings that a reload may change.
-    pub live: Arc<Live>,
+    pub live: Arc<LiveConfig>,
     /// The port that clients connect to; 0 without a TCP listener.
     pub port: u16,
     /// The monotonic time at which this instance started.
@@ -123,7 +123,7 @@ pub struct Shared {
     /// The metrics of the clients' connections to Redis.
     pub relays: Arc<RelayMetrics>,
     /// The order in which clients enter after Redis has verified them.
-    pub turnstile: Arc<Turnstile>,
+    pub admission_queue: Arc<AdmissionQueue>,
     /// The rate limits of log lines.
     pub warnings: Warnings,
 }
@@ -136,31 +136,31 @@ const HANDSHAKES_A_MINUTE: u64 = 20;
 #[derive(Debug)]
 pub struct Warnings {
     /// The maximum number of clients is connected.
-    pub full: Seldom,
+    pub full: LogLimit,
     /// The system has no socket for a client.
-    pub accepts: Seldom,
+    pub accepts: LogLimit,
     /// A client's TLS handshake failed.
-    pub handshakes: Seldom,
+    pub handshakes: LogLimit,
     /// A client speaks HTTP.
-    pub cross_protocol: Seldom,
+    pub cross_protocol: LogLimit,
     /// A reply of Redis matches no command for certain.
-    pub uncountable: Seldom,
+    pub uncountable: LogLimit,
     /// A client reads nothing, and its commands cannot proceed before it does.
-    pub starved: Seldom,
+    pub starved: LogLimit,
     /// A transaction changes its connection too often.
-    pub endless: Seldom,
+    pub endless: LogLimit,
 }
 
 impl Default for Warnings {
     fn default() -> Self {
         Self {
-            full: Seldom::new(1),
-            accepts: Seldom::new(1),
-            handshakes: Seldom::new(HANDSHAKES_A_MINUTE),
-            cross_protocol: Seldom::new(1),
-            uncountable: Seldom::new(1),
-            starved: Seldom::new(1),
-            endless: Seldom::new(1),
+            full: LogLimit::new(1),
+            accepts: LogLimit::new(1),
+            handshakes: LogLimit::new(HANDSHAKES_A_MINUTE),
+            cross_protocol: LogLimit::new(1),
+            uncountable: LogLimit::new(1),
+            starved: LogLimit::new(1),
+            endless: LogLimit::new(1),
         }
     }
 }

@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use super::{
     Shared,
     address::Address,
-    amend::Amender,
+    amend::ReplyRewriter,
     local::information,
     pipe::{Pipe, with_space},
     state::{State, Uncountable, Visibility},
@@ -47,7 +47,7 @@ pub(super) struct Relay {
 #[derive(Default)]
 struct Amending {
     /// The amender of the current reply.
-    reply: Option<Box<Amender>>,
+    reply: Option<Box<ReplyRewriter>>,
     /// Number of fields in an entry of `COMMAND INFO`, once known.
     fields: Option<usize>,
 }
@@ -351,8 +351,8 @@ impl Amending {
         while let Some(&first) = bytes.first() {
             if replies.between_replies() {
                 let amendment = state.amendment(first);
-                let amender = |it| Box::new(Amender::new(it, state.protocol(), self.fields));
-                self.reply = amendment.map(amender);
+                let rewriter = |it| Box::new(ReplyRewriter::new(it, state.protocol(), self.fields));
+                self.reply = amendment.map(rewriter);
             }
             let (consumed, visibility, received) = state.receive(replies, bytes);
             let (piece, rest) = bytes.split_at(consumed);

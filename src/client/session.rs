@@ -4,7 +4,7 @@
 //! ([`Local`]). A lock command starts when everything before it is answered, and the next command starts when
 //! the lock command is answered. So at any time one command is at the front of the connection, its [`Turn`].
 //! While a `LOCK` waits there, the session keeps the client's input in the inbox, up to a limit, and scans it
-//! ([`Ahead`]): some commands may overtake.
+//! ([`Lookahead`]): some commands may overtake.
 //!
 //! The session is one task. On every event it moves bytes and turns as far as possible, round by round and in
 //! both directions at once: reading must never wait for writing, or two full buffers deadlock. It does not
@@ -26,13 +26,12 @@ use tokio::time::Sleep;
 use tracing::warn;
 
 use super::{
-    Shared,
-    ahead::Ahead,
-    answer,
-    back::Back,
+    Shared, answer,
+    backend::Backend,
+    bound_leases::BoundLeases,
     budget::Share,
-    held::Held,
     idle::Idle,
+    lookahead::Lookahead,
     pipe::{Pipe, with_space},
     relay::Broken,
 };
@@ -53,7 +52,7 @@ mod locking;
 mod passing;
 mod unread;
 
-use admission::{Admitted, AtDoor};
+use admission::{Admitted, AuthPending};
 use delivering::Delivering;
 use unread::Starved;
 
@@ -70,7 +69,7 @@ pub(super) struct Session {
     who: gate::Client,
     admitted: Option<Admitted>,
     client: Pipe,
-    back: Back,
+    backend: Backend,
     scanner: RequestScanner,
     /// Bytes at the front of the inbox that go to Redis.
     passing: usize,
@@ -78,7 +77,7 @@ pub(super) struct Session {
     scanned: usize,
     frame: Frame,
     turn: Turn,
-    ahead: Ahead,
+    lookahead: Lookahead,
     /// Grants whose replies are being written.
     delivering: Delivering,
     /// The budget taken for unread replies beyond `limits.relay_bytes`.
@@ -98,9 +97,9 @@ pub(super) struct Session {
     /// lockgate is shutting down: commands in flight finish, and no `LOCK` or `TRYLOCK` starts.
     draining: bool,
     /// The leases bound to this connection.
-    held: Held,
+    bound_leases: BoundLeases,
     /// The running lock command gets no reply (`CLIENT REPLY OFF` or `SKIP`).
-    silent: bool,
+    hides_reply: bool,
     /// Arrival time of the lock command about to start, where it waited for admission.
     came_at: Option<Time>,
     /// Timer of the next check whether a client that is not being read has closed.
@@ -129,7 +128,7 @@ enum Frame {
     /// A command for the guard, read whole.
     Login,
     /// A command of an unauthenticated client, skipped and refused at its end.
-    Barred,
+    Unauthenticated,
     /// A command too long to be kept whole, skipped and refused at its end.
     Excess,
 }
@@ -144,7 +143,7 @@ enum Turn {
     /// The next command, once everything before it is answered.
     Settling,
     /// A lock command whose client the store has to admit first.
-    AtDoor(AtDoor),
+    AuthPending(AuthPending),
     /// A lock command at the gate.
     Running(Running),
     /// A `LOCKINFO` in progress.
@@ -185,7 +184,7 @@ impl Session {
         peer: &str,
         id: u64,
     ) -> std::io::Result<Self> {
-        let back = Back::new(&shared, &stream, peer, id);
+        let backend = Backend::new(&shared, &stream, peer, id);
         stream.probe_after(shared.tcp_keepalive)?;
         let client = Pipe::new(stream)?;
         let idle = Idle::new(shared.idle_timeout);
@@ -196,13 +195,13 @@ impl Session {
             },
             admitted: None,
             client,
-            back,
+            backend,
             scanner: RequestScanner::new(),
             passing: 0,
             scanned: 0,
             frame: Frame::Unnamed,
             turn: Turn::Open,
-            ahead: Ahead::default(),
+            lookahead: Lookahead::default(),
             delivering: Delivering::default(),
             share: Share::none_of(Arc::clone(&shared.budget)),
             starved: None,
@@ -212,8 +211,8 @@ impl Session {
             has_last_word: false,
             left: false,
             draining: false,
-            held: Held::default(),
-            silent: false,
+            bound_leases: BoundLeases::default(),
+            hides_reply: false,
             came_at: None,
             watch: None,
             linger: None,
@@ -233,7 +232,7 @@ impl Session {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.yields = false;
         self.write(cx);
-        self.back.flush(cx);
+        self.backend.flush(cx);
         let mut moved = self.read(cx);
         moved |= self.go_on(cx);
         moved |= self.exchange(cx);
@@ -241,15 +240,15 @@ impl Session {
         moved |= self.look_for_close(cx);
         moved |= self.tell_lost(cx);
         moved |= self.look_for_silence(cx);
-        self.shared.relays.passed(self.back.take_traffic());
+        self.shared.relays.passed(self.backend.take_traffic());
         if self.is_over() && !self.listens_on(cx) {
             if self.left {
-                self.held.release();
+                self.bound_leases.release();
             }
             self.client.say_goodbye(cx);
             return Poll::Ready(());
         }
-        if moved || self.client.is_due() || self.back.is_due() {
+        if moved || self.client.is_due() || self.backend.is_due() {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -259,8 +258,8 @@ impl Session {
     /// commands in flight finish. A client that got a push about its locks may still release them.
     pub(super) fn drain(&mut self) {
         self.draining = true;
-        if self.held.any() && self.may_push() {
-            self.held.tell_all(&mut self.client.outbox);
+        if self.bound_leases.any() && self.may_push() {
+            self.bound_leases.tell_all(&mut self.client.outbox);
             if self.is_waiting() {
                 self.turn = Turn::Refusing(SHUTDOWN.to_owned());
             }
@@ -274,7 +273,7 @@ impl Session {
         if self.is_waiting() {
             self.turn = Turn::Failing(SHUTDOWN.to_owned());
         } else {
-            self.closing |= matches!(self.turn, Turn::Open) && self.back.is_settled();
+            self.closing |= matches!(self.turn, Turn::Open) && self.backend.is_settled();
         }
         self.client.ended = true;
     }
@@ -282,7 +281,7 @@ impl Session {
     fn is_waiting(&self) -> bool {
         match &self.turn {
             Turn::Running(running) => running.waiting.is_some(),
-            Turn::AtDoor(at_door) => at_door.is_waiting(),
+            Turn::AuthPending(auth_pending) => auth_pending.is_waiting(),
             _ => false,
         }
     }
@@ -290,7 +289,7 @@ impl Session {
     fn is_over(&self) -> bool {
         // A grant belongs to the client once its reply is written, even an empty one (`CLIENT REPLY OFF`).
         let written = self.client.is_written() && self.delivering.is_empty();
-        let done = self.client.ended && self.is_done() && self.back.is_over();
+        let done = self.client.ended && self.is_done() && self.backend.is_over();
         (self.closing || done) && (self.mute || written)
     }
 
@@ -322,12 +321,12 @@ impl Session {
             // A frame is kept until its name is known; that of an inline command is known at the end of its
             // line.
             Turn::Open => LINE_BYTES + LEAST_BUFFER_BYTES,
-            _ => self.shared.limits.kept_bytes,
+            _ => self.shared.limits.pipelined_bytes,
         };
         !self.closing
             && !self.client.ended
             && self.client.inbox.len() < most
-            && self.ahead.len() < self.shared.limits.kept_commands
+            && self.lookahead.len() < self.shared.limits.pipelined_commands
     }
 
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
@@ -378,14 +377,14 @@ impl Session {
     fn deliver(&mut self) {
         if self.delivering.is_empty() {
             if matches!(self.turn, Turn::Open) {
-                self.held.all_are_written();
+                self.bound_leases.all_are_written();
             }
             return;
         }
         let written = self.client.on_its_way();
         while let Some(grant) = self.delivering.take_written(written) {
             if let Some(bound) = grant.delivered() {
-                self.held.add(bound);
+                self.bound_leases.add(bound);
             }
         }
     }
@@ -452,9 +451,9 @@ impl Session {
             return false;
         }
         // A client that does not read is itself the reason that replies are owed.
-        let owed = !self.back.is_settled() && self.client.unwritten() == 0;
-        let waits = !matches!(self.turn, Turn::Open) || owed || self.back.is_subscribed();
-        if waits || self.held.any() {
+        let owed = !self.backend.is_settled() && self.client.unwritten() == 0;
+        let waits = !matches!(self.turn, Turn::Open) || owed || self.backend.is_subscribed();
+        if waits || self.bound_leases.any() {
             idle.heard();
         } else {
             self.shared.counters().closed_idle_clients.count();
@@ -468,20 +467,24 @@ impl Session {
         if self.closing {
             return false;
         }
-        if self.held.read_mail(cx) {
-            if self.back.protocol() == Protocol::Resp3 && !self.back.is_plain_pipe() {
+        if self.bound_leases.read_mail(cx) {
+            if self.backend.protocol() == Protocol::Resp3 && !self.backend.is_plain_pipe() {
                 // A push has to wait for the end of a reply.
                 if !self.may_push() {
                     return false;
                 }
-                self.held.tell_lost(&mut self.client.outbox);
+                self.bound_leases.tell_lost(&mut self.client.outbox);
             } else {
                 self.abandon();
                 self.closing = true;
             }
             return true;
         }
-        if self.draining && !self.client.ended && !self.held.any() && self.delivering.is_empty() {
+        if self.draining
+            && !self.client.ended
+            && !self.bound_leases.any()
+            && self.delivering.is_empty()
+        {
             self.end();
             return true;
         }
@@ -489,9 +492,9 @@ impl Session {
     }
 
     fn may_push(&self) -> bool {
-        self.back.protocol() == Protocol::Resp3
-            && !self.back.is_plain_pipe()
-            && self.back.is_between_replies()
+        self.backend.protocol() == Protocol::Resp3
+            && !self.backend.is_plain_pipe()
+            && self.backend.is_between_replies()
     }
 
     // ── Redis, or the local backend ──────────────────────────────────────────────────────────
@@ -504,19 +507,19 @@ impl Session {
         // first.
         let quits = matches!(self.turn, Turn::Quitting);
         let ended = self.client.ended && (self.is_done() || quits);
-        if (ended || quits) && (ended && self.left || self.back.is_settled()) {
-            self.back.close_writing();
+        if (ended || quits) && (ended && self.left || self.backend.is_settled()) {
+            self.backend.close_writing();
         }
         let reads = self.reads_replies();
-        let is_full = !reads || self.back.backlog() >= self.shared.limits.relay_bytes;
+        let is_full = !reads || self.backend.backlog() >= self.shared.limits.relay_bytes;
         if is_full && !self.relay_full {
             self.shared.counters().held_back_relays.count();
         }
         self.relay_full = is_full;
-        match self.back.poll(cx, &mut self.client, reads, &self.shared) {
+        match self.backend.poll(cx, &mut self.client, reads, &self.shared) {
             Ok(moved) => {
                 self.client.set_aside();
-                if self.back.has_ended() && !self.closing {
+                if self.backend.has_ended() && !self.closing {
                     self.abandon();
                     self.closing = true;
                     return true;
@@ -528,7 +531,7 @@ impl Session {
                     Broken::Unreachable(error) => {
                         self.shared.counters().unreachable_upstream.count();
                         let text = self.shared.unreachable(error);
-                        answer::error(&mut self.client.outbox, self.back.protocol(), &text);
+                        answer::error(&mut self.client.outbox, self.backend.protocol(), &text);
                         self.has_last_word = !self.client.ended;
                     }
                     Broken::Uncountable(error) => {
@@ -561,26 +564,26 @@ impl Session {
         match std::mem::replace(&mut self.turn, Turn::Open) {
             Turn::Open => self.dispatch(),
             Turn::Next(frame) => {
-                if !self.back.is_settled() || !self.keeps_more() {
+                if !self.backend.is_settled() || !self.keeps_more() {
                     return self.stay(Turn::Next(frame));
                 }
                 self.begin(frame);
                 true
             }
             Turn::Settling => {
-                if !self.back.is_settled() {
+                if !self.backend.is_settled() {
                     return self.stay(Turn::Settling);
                 }
                 true
             }
-            Turn::AtDoor(at_door) => self.await_admission(cx, at_door),
+            Turn::AuthPending(auth_pending) => self.await_admission(cx, auth_pending),
             Turn::Running(running) => self.await_gate(cx, running),
-            Turn::Looking(look) if !self.may_answer() => self.stay(Turn::Looking(look)),
-            Turn::Looking(mut look) => match look.as_mut().poll(cx) {
+            Turn::Looking(status) if !self.may_answer() => self.stay(Turn::Looking(status)),
+            Turn::Looking(mut status) => match status.as_mut().poll(cx) {
                 Poll::Ready(info) => {
                     self.write_answer(|out, protocol| answer::info(out, protocol, info))
                 }
-                Poll::Pending => self.stay(Turn::Looking(look)),
+                Poll::Pending => self.stay(Turn::Looking(status)),
             },
             Turn::Listing(may, pattern, count) if !self.may_answer() => {
                 self.stay(Turn::Listing(may, pattern, count))
@@ -591,17 +594,17 @@ impl Session {
             },
             Turn::Answered(answer) => self.answer(answer),
             Turn::Refusing(text) => {
-                if !self.back.is_settled() || !self.keeps_more() {
+                if !self.backend.is_settled() || !self.keeps_more() {
                     return self.stay(Turn::Refusing(text));
                 }
-                self.silent = self.back.silences();
+                self.hides_reply = self.backend.hides_reply();
                 self.write_answer(|out, protocol| answer::error(out, protocol, &text))
             }
             Turn::Failing(text) => {
-                if !self.back.is_settled() {
+                if !self.backend.is_settled() {
                     return self.stay(Turn::Failing(text));
                 }
-                self.silent = self.back.silences();
+                self.hides_reply = self.backend.hides_reply();
                 self.write_answer(|out, protocol| answer::error(out, protocol, &text));
                 self.has_last_word = !self.client.ended;
                 self.abandon();
@@ -609,7 +612,7 @@ impl Session {
                 true
             }
             Turn::Dropping => {
-                if !self.back.is_settled() {
+                if !self.backend.is_settled() {
                     return self.stay(Turn::Dropping);
                 }
                 self.closing = true;
@@ -622,7 +625,7 @@ impl Session {
     /// Returns whether a lock command may be answered: a message that arrives while it runs must not have
     /// been forwarded in part.
     fn may_answer(&self) -> bool {
-        self.mute || self.back.is_between_replies()
+        self.mute || self.backend.is_between_replies()
     }
 
     fn stay(&mut self, turn: Turn) -> bool {

@@ -10,7 +10,7 @@
 //!   once more through the same queue, so that a `SUBSCRIBE` among them may produce any number of elements
 //!   and a `SELECT` counts only if it succeeded.
 //! - Redis never gets `CLIENT REPLY OFF` or `SKIP`, since silent commands would have unknown results.
-//!   `CLIENT REPLY ON` is sent in their place ([`State::stand_in`]), so that every command gets its reply.
+//!   `CLIENT REPLY ON` is sent in their place ([`State::reply_mode_substitute`]), so that every command gets its reply.
 //!   Replies that Redis would have suppressed are hidden from the client ([`Visibility`]). Only a command
 //!   that ends the counting of replies has the real one before it ([`State::silences_for_good`]).
 //!
@@ -35,21 +35,21 @@ use thiserror::Error;
 
 use super::amend::Amendment;
 use crate::{
-    gate::Said,
+    gate::ClientInfo,
     resp::{Protocol, ProtocolError, ReplyScanner, ReplyStep, RequestScanner},
 };
 
+mod client_info;
 mod command;
 mod login;
-mod naming;
 mod replies;
 mod visibility;
 
-use command::{Command, ReplyMode};
+use client_info::ClientInfoCommands;
+use command::{Command, ReplyModeCommand};
 pub use command::{is_naming, is_plain, is_plain_in_any_case};
 pub use login::Identity;
 use login::Logins;
-use naming::Naming;
 pub use visibility::Visibility;
 
 /// Goes to Redis in place of the other two.
@@ -92,7 +92,7 @@ pub enum Uncountable {
 
 /// The effect of `CLIENT REPLY`, in Redis's own three flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Silence {
+struct ReplyMode {
     /// No command gets a reply from now on.
     off: bool,
     /// The current command gets no reply.
@@ -125,9 +125,9 @@ pub struct State {
     /// Confirmations still to come for the oldest command; `None` before the first.
     confirmations: Option<u64>,
     in_transaction: bool,
-    silence: Silence,
+    reply_mode: ReplyMode,
     /// The last forwarded command takes effect on the next one.
-    primed: bool,
+    one_shot_pending: bool,
     protocol: Protocol,
     database: u32,
     login: Option<u64>,
@@ -136,7 +136,7 @@ pub struct State {
     /// Number of commands that may have named the client or its library.
     names_sent: u32,
     /// The client's name and library. Few clients state any.
-    naming: Option<Box<Naming>>,
+    client_info: Option<Box<ClientInfoCommands>>,
     /// Redis may have changed the user before it refused the command.
     login_in_doubt: bool,
     subscriptions: Subscriptions,
@@ -157,9 +157,11 @@ impl State {
 
     /// Returns the command to forward instead of this one, whose end was just read: Redis must not suppress
     /// replies.
-    pub fn stand_in(command: &RequestScanner) -> Option<&'static [u8]> {
+    pub fn reply_mode_substitute(command: &RequestScanner) -> Option<&'static [u8]> {
         match Command::of(command) {
-            Some(Command::Reply(ReplyMode::Off | ReplyMode::Skip)) => Some(CLIENT_REPLY_ON),
+            Some(Command::Reply(ReplyModeCommand::Off | ReplyModeCommand::Skip)) => {
+                Some(CLIENT_REPLY_ON)
+            }
             _ => None,
         }
     }
@@ -188,7 +190,7 @@ impl State {
         )
     }
 
-    /// Records a command that was forwarded whole, or its [`State::stand_in`]; `command` has just read its
+    /// Records a command that was forwarded whole, or its [`State::reply_mode_substitute`]; `command` has just read its
     /// end.
     ///
     /// # Errors
@@ -197,7 +199,7 @@ impl State {
         if self.uncountable {
             return Ok(());
         }
-        self.primed = command::primes_next(command, self.primed);
+        self.one_shot_pending = command::leaves_one_shot_pending(command, self.one_shot_pending);
         let mut command = Command::of(command).ok_or(Uncountable::Doubtful)?;
         if command.names() {
             command = command.named(self.next_name());
@@ -250,15 +252,15 @@ impl State {
     }
 
     /// Returns the client's name and library, as Redis accepted them.
-    pub fn said(&self) -> Said<'_> {
-        let naming = self.naming.as_ref();
-        naming.map_or_else(Said::default, |naming| naming.said())
+    pub fn client_info(&self) -> ClientInfo<'_> {
+        let client_info = self.client_info.as_ref();
+        client_info.map_or_else(ClientInfo::default, |client_info| client_info.client_info())
     }
 
     /// As [`State::sent`], for `count` commands, at least one, whose names all satisfy [`is_plain`].
     pub fn sent_plain(&mut self, count: usize) {
         if !self.uncountable {
-            self.primed = false;
+            self.one_shot_pending = false;
             self.commands_owed += count;
             Self::push_merged(&mut self.owed, Command::Ordinary(count as u64));
         }
@@ -270,7 +272,7 @@ impl State {
         let is_plain = !self.uncountable
             && !self.in_transaction
             && self.executing.is_empty()
-            && self.silence == Silence::default();
+            && self.reply_mode == ReplyMode::default();
         match self.owed.front() {
             Some(Command::Ordinary(count)) if is_plain => *count,
             _ => 0,
@@ -292,7 +294,7 @@ impl State {
     /// As [`State::sent`], for a command whose reply is to be amended, unless the reply is of another kind.
     pub fn sent_amended(&mut self, amendment: Amendment) {
         if !self.uncountable {
-            self.primed = false;
+            self.one_shot_pending = false;
             self.amendments.push_back(Some(amendment));
             self.push(Command::Amended);
         }
@@ -301,10 +303,10 @@ impl State {
     /// Records that a frame without a command was forwarded ([`Step::Blank`](crate::resp::Step::Blank)). It
     /// gets no reply, but spends what the previous command left for the next one.
     pub fn sent_blank(&mut self) {
-        self.primed = false;
+        self.one_shot_pending = false;
         match self.owed.back() {
-            None => self.silence.skip = false,
-            Some(Command::Reply(ReplyMode::Skip) | Command::Exec) => {
+            None => self.reply_mode.skip = false,
+            Some(Command::Reply(ReplyModeCommand::Skip) | Command::Exec) => {
                 self.owed.push_back(Command::Blank);
             }
             Some(_) => {}
@@ -314,7 +316,7 @@ impl State {
     /// Records a forwarded command of lockgate's own, which may be any with a single reply. It takes the
     /// place of a command that does not go to Redis.
     pub fn sent_for_nobody(&mut self) {
-        self.primed = false;
+        self.one_shot_pending = false;
         self.push(Command::Nobodys);
     }
 
@@ -400,7 +402,7 @@ impl State {
         let none_does = all.into_iter().all(|command| match command {
             Command::Ordinary(_)
             | Command::Amended
-            | Command::Naming { .. }
+            | Command::ClientInfoCommands { .. }
             | Command::Reply(_)
             | Command::Nobodys
             | Command::Publish(_)
@@ -497,41 +499,41 @@ impl State {
 
     /// Where [`State::settled`]: returns whether replies are off (`CLIENT REPLY OFF`).
     pub fn replies_off(&self) -> bool {
-        self.silence.off
+        self.reply_mode.off
     }
 
     /// Where [`State::settled`]: returns whether the next command gets no reply (`CLIENT REPLY OFF` or
     /// `SKIP`).
     pub fn silences_next(&self) -> bool {
-        self.silence.off || self.silence.skip
+        self.reply_mode.off || self.reply_mode.skip
     }
 
     /// Where [`State::settled`]: records that the next command does not go to Redis. Returns whether it gets
     /// no reply.
-    pub fn take_silence(&mut self) -> bool {
-        let silent = self.silences_next();
-        self.silence.skip = false;
-        silent
+    pub fn take_hides_reply(&mut self) -> bool {
+        let hides_reply = self.silences_next();
+        self.reply_mode.skip = false;
+        hides_reply
     }
 
     /// Where [`State::settled`]: stops hiding replies. Returns the bytes that Redis has to get before a
     /// command whose replies cannot be hidden.
     pub fn silences_for_good(&mut self) -> Option<&'static [u8]> {
-        let silence = if self.silence.off {
+        let reply_mode = if self.reply_mode.off {
             CLIENT_REPLY_OFF
-        } else if self.silence.skip {
+        } else if self.reply_mode.skip {
             CLIENT_REPLY_SKIP
         } else {
             return None;
         };
         self.uncountable = true;
-        Some(silence)
+        Some(reply_mode)
     }
 
     /// Returns whether the last forwarded command takes effect on the next one (`CLIENT CACHING`, `ASKING`).
     /// If that is a lock command, another command must spend the effect upstream.
-    pub fn primed(&self) -> bool {
-        self.primed
+    pub fn one_shot_pending(&self) -> bool {
+        self.one_shot_pending
     }
 
     /// Returns whether Redis no longer sends countable replies (`MONITOR`, `SCRIPT DEBUG YES`, `SYNC`,
@@ -557,9 +559,11 @@ impl State {
     fn offer_name(&mut self, before: u32, arguments: &[Bytes]) {
         if let Some(number) = NonZeroU32::new(self.names_sent)
             && self.names_sent != before
-            && (self.naming.is_some() || Naming::is_in(arguments))
+            && (self.client_info.is_some() || ClientInfoCommands::is_in(arguments))
         {
-            self.naming.get_or_insert_default().sent(number, arguments);
+            self.client_info
+                .get_or_insert_default()
+                .sent(number, arguments);
         }
     }
 
@@ -611,10 +615,10 @@ impl State {
                 self.amendments = VecDeque::new();
             }
         }
-        self.silence.next_command();
+        self.reply_mode.next_command();
         while let Some(Command::Blank) = self.owed.front() {
             self.owed.pop_front();
-            self.silence.next_command();
+            self.reply_mode.next_command();
         }
     }
 
@@ -635,25 +639,25 @@ impl State {
         self.database = 0;
         self.login = None;
         self.logins.reset();
-        if let Some(naming) = &mut self.naming {
-            naming.reset();
+        if let Some(client_info) = &mut self.client_info {
+            client_info.reset();
         }
         self.login_in_doubt = false;
         self.has_served = false;
         self.subscriptions = Subscriptions::default();
         // As in Redis, a SKIP for this very command stays.
-        self.silence.off = false;
-        self.silence.skip_next = false;
+        self.reply_mode.off = false;
+        self.reply_mode.skip_next = false;
     }
 }
 
-impl Silence {
+impl ReplyMode {
     /// Applies a `CLIENT REPLY`.
-    fn set(&mut self, mode: ReplyMode) {
+    fn set(&mut self, mode: ReplyModeCommand) {
         match mode {
-            ReplyMode::On => (self.off, self.skip) = (false, false),
-            ReplyMode::Off => self.off = true,
-            ReplyMode::Skip => self.skip_next |= !self.off,
+            ReplyModeCommand::On => (self.off, self.skip) = (false, false),
+            ReplyModeCommand::Off => self.off = true,
+            ReplyModeCommand::Skip => self.skip_next |= !self.off,
         }
     }
 

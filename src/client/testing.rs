@@ -170,8 +170,8 @@ impl Redis {
             .stdout(Stdio::piped())
             .spawn()
             .expect("redis-server is needed to compare with");
-        let mut said = BufReader::new(server.stdout.take().unwrap()).lines();
-        let up = said.find(|line| {
+        let mut client_info = BufReader::new(server.stdout.take().unwrap()).lines();
+        let up = client_info.find(|line| {
             let line = line.as_ref().unwrap();
             line.contains("accept connections at") || line.contains("ready to accept connections")
         });

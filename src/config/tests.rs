@@ -150,15 +150,15 @@ fn each_key_of_the_file_does_what_it_says() {
             unixsocketperm = 660
             protected_mode = false
             auth.password = "open sesame"
-            upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms", idle = "5ms" }
+            upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms", idle_timeout = "5ms" }
             lock.key_prefix = "p:"
             lock.lease = "6ms"
             lock.min_lease = "5ms"
             lock.max_lease = "7ms"
-            lock.max_handoffs = 8
-            lock.max_handoff_time = "9ms"
+            lock.max_handovers = 8
+            lock.max_handover_time = "9ms"
             lock.yield_pause = "10ms"
-            queue.return = "11ms"
+            queue.reconnect_grace = "11ms"
             ask.max_delay = "12ms"
             ask.at_least_every = "13ms"
             ask.poll_every = "14ms"
@@ -173,8 +173,8 @@ fn each_key_of_the_file_does_what_it_says() {
             key_bytes = 18
             token_bytes = 40
             lock_command_bytes = 5000
-            kept_commands = 19
-            kept_bytes = 100_000
+            pipelined_commands = 19
+            pipelined_bytes = 100_000
             relay_bytes = 200_000
             kept_reply_bytes = 300_000
             "#,
@@ -220,10 +220,10 @@ fn each_key_of_the_file_does_what_it_says() {
     assert_eq!(
         config.lock_settings(),
         Settings {
-            max_handoffs: 8,
-            max_handoff_time_ms: 9,
+            max_handovers: 8,
+            max_handover_time_ms: 9,
             yield_pause_ms: 10,
-            return_ms: 11,
+            reconnect_grace_ms: 11,
             max_delay_ms: 12,
             ask_at_least_every_ms: 13,
             poll_every_ms: 14,
@@ -243,8 +243,8 @@ fn each_key_of_the_file_does_what_it_says() {
         key_bytes: 18,
         token_bytes: 40,
         lock_command_bytes: 5_000,
-        kept_commands: 19,
-        kept_bytes: 100_000,
+        pipelined_commands: 19,
+        pipelined_bytes: 100_000,
         relay_bytes: 200_000,
         kept_reply_bytes: 300_000,
     };
@@ -371,13 +371,13 @@ fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
         ("lock.lease", "9ms", "from 10ms to 1day"),
         ("lock.lease", "25h", "from 10ms to 1day"),
         ("lock.max_lease", "9ms", "from 10ms to 1year"),
-        ("lock.max_handoffs", "0", "from 1 to"),
-        ("lock.max_handoffs", "-1", "from 1 to"),
+        ("lock.max_handovers", "0", "from 1 to"),
+        ("lock.max_handovers", "-1", "from 1 to"),
         ("ask.at_least_every", "0", "from 1ms"),
         ("limits.waiters", "0", "from 1 to"),
         ("limits.waiters", "many", "a whole number"),
         ("limits.key_bytes", "20000", "from 1 to 15104"),
-        ("limits.kept_bytes", "32767", "from 32768"),
+        ("limits.pipelined_bytes", "32767", "from 32768"),
         ("limits.relay_bytes", "32767", "from 32768"),
     ] {
         let line = nothing_typed()

@@ -100,9 +100,9 @@ pub enum Error {
 
 /// What was typed for each key, or its default; only as a hash, since some of it is secret.
 #[derive(Debug, Clone, Default)]
-pub struct Said(BTreeMap<&'static str, Password>);
+pub struct StatedSettings(BTreeMap<&'static str, Password>);
 
-impl Said {
+impl StatedSettings {
     /// Returns the keys whose text differs in the other one, even if its meaning may not.
     pub fn changed(&self, other: &Self) -> Vec<&'static str> {
         let differs = |key: &&str| self.0.get(key) != other.0.get(key);
@@ -121,7 +121,7 @@ pub(super) struct Typed {
     file: BTreeMap<String, String>,
     path: PathBuf,
     /// The text of each key that was asked for.
-    pub(super) said: Said,
+    pub(super) said: StatedSettings,
     /// Every key that was asked for, with its default.
     pub(super) asked: BTreeMap<&'static str, String>,
 }
@@ -151,7 +151,7 @@ impl Typed {
             environment,
             file,
             path: path.unwrap_or_default(),
-            said: Said::default(),
+            said: StatedSettings::default(),
             asked: BTreeMap::new(),
         })
     }
@@ -217,7 +217,7 @@ impl Typed {
     }
 
     /// Refuses what is left, which is unknown: the check has asked for every known key.
-    pub(super) fn refuse_the_rest(self) -> Result<Said, Error> {
+    pub(super) fn refuse_the_rest(self) -> Result<StatedSettings, Error> {
         if let Some(name) = self.environment.into_keys().next() {
             return Err(Error::Unknown {
                 name,

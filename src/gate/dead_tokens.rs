@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     clock,
-    lock::{StoreReply, Burial, Dead, Outcome, Time, Token},
+    lock::{Burial, Dead, Outcome, StoreReply, Time, Token},
     store::LockName,
 };
 
@@ -47,7 +47,7 @@ pub(super) struct Grave {
     pub(super) token: Token,
     pub(super) dead: Dead,
     /// When its lease would have ended.
-    pub(super) over_at: Time,
+    pub(super) expires_latest: Time,
 }
 
 impl DeadTokens {
@@ -73,7 +73,7 @@ impl DeadTokens {
         if self.most == 0 {
             return true;
         }
-        let until = grave.over_at.micros();
+        let until = grave.expires_latest.micros();
         self.until.fetch_max(until, Ordering::Relaxed);
         let mut kept = self.kept();
         if kept.ghosts_until <= now && kept.ghost_count > 0 {
@@ -88,7 +88,7 @@ impl DeadTokens {
         let oldest = (kept.recent.len() >= self.most).then(|| kept.recent.pop_front());
         kept.recent.push_back((name.clone(), grave));
         let oldest = oldest.flatten();
-        oldest.is_none_or(|(_, grave)| grave.over_at <= now)
+        oldest.is_none_or(|(_, grave)| grave.expires_latest <= now)
     }
 
     /// Returns when the last of the dead tokens' leases would have ended.
@@ -107,17 +107,17 @@ impl DeadTokens {
         kept.forget_ghosts();
         // If there are too many, the latest are kept: they are the likeliest to be back.
         for (name, grave) in latest.into_iter().rev().chain(older) {
-            if grave.over_at > now {
+            if grave.expires_latest > now {
                 kept.haunt(name, grave, self.most);
             }
         }
         self.has_ghosts
             .store(kept.ghost_count > 0, Ordering::Release);
         let burial = |graves: &Vec<Grave>| {
-            let latest = graves.iter().max_by_key(|grave| grave.over_at)?;
+            let latest = graves.iter().max_by_key(|grave| grave.expires_latest)?;
             Some(Burial {
                 user: latest.dead.user,
-                until: latest.over_at,
+                until: latest.expires_latest,
             })
         };
         let ghosts = kept.ghosts.iter();
@@ -141,7 +141,7 @@ impl DeadTokens {
         let now = clock::now();
         let kept = self.kept();
         let graves = kept.ghosts.get(name)?.iter();
-        let of_holder = |grave: &&Grave| grave.token == *holder && grave.over_at > now;
+        let of_holder = |grave: &&Grave| grave.token == *holder && grave.expires_latest > now;
         let dead = graves.filter(of_holder).map(|grave| grave.dead);
         dead.reduce(Dead::or)
     }
@@ -159,7 +159,7 @@ impl Kept {
             return false;
         }
         self.ghost_count += 1;
-        self.ghosts_until = self.ghosts_until.max(grave.over_at);
+        self.ghosts_until = self.ghosts_until.max(grave.expires_latest);
         self.ghosts.entry(name).or_default().push(grave);
         true
     }
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    fn grave(text: &'static str, over_at: Time) -> Grave {
+    fn grave(text: &'static str, expires_latest: Time) -> Grave {
         Grave {
             token: Token::new(text),
             dead: Dead {
@@ -191,7 +191,7 @@ mod tests {
                 not_after: Some(Deadline(7)),
                 or_at: None,
             },
-            over_at,
+            expires_latest,
         }
     }
 

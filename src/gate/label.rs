@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use crate::shown::shown;
+use crate::escape::escape;
 
 /// Most bytes kept of each thing that a client says of itself. They are kept for every lock that it holds or
 /// waits for.
-pub const SAID_BYTES: usize = 64;
+pub const CLIENT_INFO_BYTES: usize = 64;
 
 /// A client's own description, as Redis (or lockgate in its place) accepted it; empty where the client gave
 /// none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Said<'a> {
+pub struct ClientInfo<'a> {
     /// The connection's name: `CLIENT SETNAME`, `HELLO … SETNAME`.
     pub name: &'a [u8],
     /// The client library: `CLIENT SETINFO LIB-NAME`.
@@ -42,30 +42,30 @@ impl Label {
     }
 
     /// Returns whether the label shows exactly this description.
-    pub fn says(&self, said: Said<'_>) -> bool {
-        *self.name == *cut(said.name)
-            && *self.library == *cut(said.library)
-            && *self.version == *cut(said.version)
+    pub fn says(&self, client_info: ClientInfo<'_>) -> bool {
+        *self.name == *cut(client_info.name)
+            && *self.library == *cut(client_info.library)
+            && *self.version == *cut(client_info.version)
     }
 
-    /// Returns the label with this description instead. The first [`SAID_BYTES`] of each part are kept.
-    pub fn saying(&self, said: Said<'_>) -> Self {
+    /// Returns the label with this description instead. The first [`CLIENT_INFO_BYTES`] of each part are kept.
+    pub fn saying(&self, client_info: ClientInfo<'_>) -> Self {
         Self {
             address: self.address.clone(),
-            name: cut(said.name).into(),
-            library: cut(said.library).into(),
-            version: cut(said.version).into(),
+            name: cut(client_info.name).into(),
+            library: cut(client_info.library).into(),
+            version: cut(client_info.version).into(),
         }
     }
 
     /// Returns the connection's name, fit for display; empty if it has none.
     pub fn name(&self) -> String {
-        shown(&self.name)
+        escape(&self.name)
     }
 
     /// Returns the library and its version, fit for display; empty if the client names none.
     pub fn library(&self) -> String {
-        let (library, version) = (shown(&self.library), shown(&self.version));
+        let (library, version) = (escape(&self.library), escape(&self.version));
         match (library.is_empty(), version.is_empty()) {
             (true, _) => version,
             (false, true) => library,
@@ -80,8 +80,8 @@ impl fmt::Display for Label {
     }
 }
 
-fn cut(said: &[u8]) -> &[u8] {
-    said.get(..SAID_BYTES).unwrap_or(said)
+fn cut(client_info: &[u8]) -> &[u8] {
+    client_info.get(..CLIENT_INFO_BYTES).unwrap_or(client_info)
 }
 
 #[cfg(test)]
@@ -91,20 +91,20 @@ mod tests {
     #[test]
     fn what_is_said_is_kept_up_to_its_bound_and_known_again() {
         let (long, label) = ([b'a'; 1_000], Label::of("127.0.0.1:5000"));
-        let said = Said {
+        let client_info = ClientInfo {
             name: &long,
             library: b"redis-py",
             version: b"8.1",
         };
-        assert!(label.says(Said::default()) && !label.says(said));
-        let saying = label.saying(said);
-        assert!(saying.says(said) && !saying.says(Said::default()));
-        assert_eq!(saying.name(), "a".repeat(SAID_BYTES));
+        assert!(label.says(ClientInfo::default()) && !label.says(client_info));
+        let saying = label.saying(client_info);
+        assert!(saying.says(client_info) && !saying.says(ClientInfo::default()));
+        assert_eq!(saying.name(), "a".repeat(CLIENT_INFO_BYTES));
         assert_eq!(saying.library(), "redis-py 8.1");
         assert_eq!(saying.to_string(), "127.0.0.1:5000");
-        assert!(!saying.says(Said {
+        assert!(!saying.says(ClientInfo {
             version: b"8.2",
-            ..said
+            ..client_info
         }));
     }
 }

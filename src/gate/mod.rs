@@ -1,8 +1,8 @@
 //! The driver of the queues: a map from lock name to [`Queue`](crate::lock::Queue). It passes events to the
 //! queues, performs their actions and keeps their timers. It decides nothing itself.
 //!
-//! This file is the gate's interface. Every event of a lock reaches its queue through [`Gate::feed`]
-//! (`feed.rs`): clients' requests, the store's replies, pushes, timers, clients that vanish. The queue handles
+//! This file is the gate's interface. Every event of a lock reaches its queue through [`Gate::dispatch`]
+//! (`dispatch.rs`): clients' requests, the store's replies, pushes, timers, clients that vanish. The queue handles
 //! the event under the map's lock, which is never held across an await; the gate performs the resulting actions
 //! afterwards.
 //!
@@ -41,26 +41,26 @@ use crate::{
         locks::{LockMetrics, Request},
         upstream::UpstreamMetrics,
     },
-    store::{Admission, Later, LockName, Look, Needed, Store},
+    store::{Admission, Later, LockName, LockStatus, Needed, Store},
 };
 
 mod dead_tokens;
-mod ear;
-mod feed;
+mod dispatch;
 mod label;
 mod pending;
+mod store_listener;
 mod timers;
 mod view;
 mod warnings;
 
 use dead_tokens::DeadTokens;
-use ear::Ear;
-use feed::{Caller, Entry};
-pub use label::{Label, SAID_BYTES, Said};
+use dispatch::{Caller, Entry};
+pub use label::{CLIENT_INFO_BYTES, ClientInfo, Label};
 pub use pending::{Answer, Bound, Grant, Pending};
+use store_listener::StoreListener;
 use timers::Timers;
 use view::SHARDS;
-pub use view::{Busy, Held, View};
+pub use view::{Held, LockSnapshot, View};
 use warnings::Warnings;
 
 /// Upper bound of the bytes around a name in a reply, such as `$1024\r\n` and `\r\n`.
@@ -106,7 +106,7 @@ pub struct Client {
 
 /// A client's wish for a lock.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct LockOptions {
     /// When the client asked.
     pub asked_at: Time,
     /// The token to hold the lock with. None: the gate creates one.
@@ -140,7 +140,7 @@ pub struct SessionOver {
 #[derive(Debug)]
 pub struct Info {
     /// The state in the store now.
-    pub look: Look,
+    pub status: LockStatus,
     /// The state in this instance.
     pub here: Option<(Snapshot, Option<Arc<Label>>)>,
 }
@@ -180,7 +180,7 @@ impl Gate {
             runtime: Handle::current(),
             this: this.clone(),
         });
-        store.listen(Arc::new(Ear(gate.this.clone())));
+        store.listen(Arc::new(StoreListener(gate.this.clone())));
         store.connect();
         gate.runtime.spawn(timers::keep(gate.this.clone(), timers));
         if let Some(every) = gate.store.closes_unused_every() {
@@ -195,7 +195,7 @@ impl Gate {
     }
 
     /// Runs `LOCK` or `TRYLOCK`. Dropping the [`Pending`] leaves the queue.
-    pub fn lock(&self, client: &Client, name: LockName, wish: &Wish) -> Pending {
+    pub fn lock(&self, client: &Client, name: LockName, wish: &LockOptions) -> Pending {
         let explicit = wish.token.is_some();
         let token = wish.token.clone().unwrap_or_else(new_token);
         let asked = match wish.try_only {
@@ -232,7 +232,7 @@ impl Gate {
             fence: wish.fence,
             session: wish.session.is_some(),
         };
-        self.feed(&name, Event::Lock(ask), Some(reply_to));
+        self.dispatch(&name, Event::Lock(ask), Some(reply_to));
         pending
     }
 
@@ -240,10 +240,10 @@ impl Gate {
     /// refusal shows that this lock is not among the known ones, which only authorized users may learn. If the
     /// store does not confirm it by `until`, the reply is `late`.
     fn refuse_one_more(&self, name: LockName, caller: Caller, until: Time, late: Reply) {
-        let (look, gate) = (self.store.look(&name, caller.user), self.this.clone());
+        let (status, gate) = (self.store.status(&name, caller.user), self.this.clone());
         let within = Duration::from_micros(until.micros_since(clock::now()));
         self.runtime.spawn(async move {
-            let mut reply = match tokio::time::timeout(within, look).await {
+            let mut reply = match tokio::time::timeout(within, status).await {
                 Ok(Ok(_)) => Reply::Refused(Refusal::TooManyLocks),
                 Ok(Err(error)) => Reply::Refused(Refusal::Store(error)),
                 Err(_) => late,
@@ -267,7 +267,7 @@ impl Gate {
             user: client.user,
             token,
         };
-        self.feed(&name, event, Some(reply_to));
+        self.dispatch(&name, event, Some(reply_to));
         pending
     }
 
@@ -290,7 +290,7 @@ impl Gate {
             token,
             lease_ms,
         };
-        self.feed(&name, event, Some(reply_to));
+        self.dispatch(&name, event, Some(reply_to));
         pending
     }
 
@@ -299,7 +299,7 @@ impl Gate {
     /// # Errors
     /// The store's error, without the leading `-`.
     pub async fn info(self: Arc<Self>, client: Client, name: LockName) -> Result<Info, Bytes> {
-        let look = self.store.look(&name, client.user).await?;
+        let status = self.store.status(&name, client.user).await?;
         let here = self.queues.get(&name).map(|entry| {
             let snapshot = entry.queue.snapshot(clock::now());
             (
@@ -310,7 +310,7 @@ impl Gate {
                     .filter(|_| snapshot.held_here_ms.is_some()),
             )
         });
-        Ok(Info { look, here })
+        Ok(Info { status, here })
     }
 
     /// Verifies a client's credentials, or checks what it may do without any, as [`Store::admits`].

@@ -282,7 +282,7 @@ impl Drop for Grant {
 impl Whose {
     fn tell(&self, event: Event) {
         if let Some(gate) = self.gate.upgrade() {
-            gate.feed(&self.name, event, None);
+            gate.dispatch(&self.name, event, None);
         }
     }
 }

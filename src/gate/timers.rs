@@ -71,7 +71,7 @@ pub(super) async fn keep(gate: Weak<Gate>, timers: Arc<Timers>) {
         {
             let Some(gate) = gate.upgrade() else { return };
             for name in due {
-                gate.feed(&name, Event::Timer, None);
+                gate.dispatch(&name, Event::Timer, None);
             }
         }
         let sleep = match timers.next() {

@@ -21,7 +21,7 @@ pub(super) const SHARDS: usize = 256;
 #[derive(Debug, Default)]
 pub struct View {
     /// The locks with most waiters; of equals, those with the longest wait, then those held longest.
-    pub busiest: Vec<Busy>,
+    pub busiest: Vec<LockSnapshot>,
     /// The number of locks held under a lease of this instance.
     pub held: usize,
     /// The number of locks with waiters.
@@ -34,7 +34,7 @@ pub struct View {
 
 /// A lock in a view.
 #[derive(Debug)]
-pub struct Busy {
+pub struct LockSnapshot {
     /// The lock's name.
     pub name: LockName,
     /// A number that identifies the lock while this process lives.
@@ -121,7 +121,7 @@ impl Gate {
     }
 
     /// Returns the lock's details; none if it has no state here any more.
-    fn look_at(&self, name: LockName, now: Time, most_waiters: usize) -> Option<Busy> {
+    fn look_at(&self, name: LockName, now: Time, most_waiters: usize) -> Option<LockSnapshot> {
         let entry = self.queues.get(&name)?;
         let (here, queue) = (entry.queue.snapshot(now), &entry.queue);
         let held = match (here.held_here_ms, queue.is_held_elsewhere()) {
@@ -139,7 +139,7 @@ impl Gate {
             let caller = entry.callers.get(&request)?;
             Some((Arc::clone(&caller.label), waited_ms))
         });
-        Some(Busy {
+        Some(LockSnapshot {
             id: self.seeds.hash_one(&name),
             held,
             waiters: here.waiters,

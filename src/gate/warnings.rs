@@ -4,23 +4,23 @@
 use tracing::warn;
 
 use crate::{
+    escape::escape,
     lock::LockMetric,
-    seldom::{Often, Seldom},
-    shown::shown,
+    log_limit::{LogLimit, Often},
     store::LockName,
 };
 
 /// The warnings, each at most once a minute.
 #[derive(Debug)]
 pub(super) struct Warnings {
-    crowded: Seldom,
+    crowded: LogLimit,
     told_of_nothing: Often,
 }
 
 impl Default for Warnings {
     fn default() -> Self {
         Self {
-            crowded: Seldom::new(1),
+            crowded: LogLimit::new(1),
             // A few may be late pushes.
             told_of_nothing: Often::new(20),
         }
@@ -34,7 +34,7 @@ impl Warnings {
             LockMetric::Crowded { rivals } => {
                 if let Some(left_out) = self.crowded.is_due() {
                     warn!(
-                        lock = %shown(&name.key),
+                        lock = %escape(&name.key),
                         database = name.database,
                         instances = rivals + 1,
                         left_out,

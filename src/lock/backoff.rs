@@ -5,7 +5,7 @@
 //! The jitter comes from a generator that the driver seeds, so that instances do not try in step and a simulation can
 //! be repeated.
 
-use super::vocabulary::Time;
+use super::event::Time;
 
 /// The most failed attempts before one turn that are counted.
 const MOST_COUNTED: u32 = 100_000;

@@ -82,10 +82,10 @@ pub enum Fault {
     UnauthorizedNotChecked,
     /// The queue hands the lock over to the next waiter of any user.
     HandedToAnotherUser,
-    /// Errands go before waiters, however many errands there are.
-    ErrandsFirst,
-    /// Each errand costs a store request of its own.
-    ErrandsOneByOne,
+    /// PendingOps go before waiters, however many pending operations there are.
+    OpsFirst,
+    /// Each pending operation costs a store request of its own.
+    OpsOneByOne,
     /// A user without a connection to the store delays the waiters behind it.
     CutOffNotPassed,
 }
@@ -129,8 +129,8 @@ impl Fault {
         Self::WrittenBackThoughReleased,
         Self::UnauthorizedNotChecked,
         Self::HandedToAnotherUser,
-        Self::ErrandsFirst,
-        Self::ErrandsOneByOne,
+        Self::OpsFirst,
+        Self::OpsOneByOne,
         Self::CutOffNotPassed,
     ];
 }

@@ -1,9 +1,9 @@
 //! The lease that this instance granted, and the chain of handovers that it belongs to.
 
-use super::fault::{Fault, planted};
-use super::vocabulary::{
+use super::event::{
     Deadline, EndReason, GrantKind, RequestId, Settings, Time, Token, UserId, WriteBack,
 };
+use super::fault::{Fault, planted};
 
 /// The grid of renewals, in milliseconds. The renewals of many locks travel together at its multiples, but too few at
 /// once to delay other requests. For a short lease the grid is a fraction of the lease.
@@ -29,9 +29,9 @@ pub struct Lease {
     /// When the token first got the lock.
     pub since: Time,
     /// The earliest moment at which the store may end the lease, counted from before the request.
-    pub until: Time,
+    pub expires_earliest: Time,
     /// The moment by which the store has ended the lease, counted from after the reply.
-    pub over_at: Time,
+    pub expires_latest: Time,
     /// The deadline that this instance set in the store. None: the reply did not show that this instance set it, so it
     /// cannot distinguish its own grant from one made elsewhere.
     pub deadline: Option<Deadline>,
@@ -45,7 +45,7 @@ pub struct Lease {
     /// the grant undelivered.
     pub receivers: usize,
     /// The place in the queue that the lease was granted to.
-    pub place: Option<u64>,
+    pub waiter: Option<u64>,
     /// The largest fence granted with it, if one was requested.
     pub fence: Option<u64>,
     /// The deadline in the store with which `fence` is certain. With another deadline the lock may have been lost,
@@ -75,7 +75,7 @@ impl Lease {
     /// may end the lease, and so before any other client is granted the lock.
     pub fn lost_at(&self) -> Time {
         let margin = (self.lease_ms.saturating_mul(1_000) / 12).clamp(1, TOLD_BEFORE_MS * 1_000);
-        Time::from_micros(self.until.micros().saturating_sub(margin))
+        Time::from_micros(self.expires_earliest.micros().saturating_sub(margin))
     }
 
     /// Returns the pause before the retry of a renewal that the store refused, in milliseconds: some twenty retries in
@@ -86,7 +86,7 @@ impl Lease {
 
     /// Returns how the lease ended, if this instance did not end it.
     pub fn ending(&self, now: Time) -> EndReason {
-        if now >= self.until {
+        if now >= self.expires_earliest {
             EndReason::RanOut
         } else {
             EndReason::Lost
@@ -100,7 +100,9 @@ impl Lease {
 
     /// Returns the latest deadline that this instance set, and the moment by which the store will have ended that lease.
     pub fn longest(&self) -> Option<(Deadline, Time)> {
-        let now = self.deadline.map(|deadline| (deadline, self.over_at));
+        let now = self
+            .deadline
+            .map(|deadline| (deadline, self.expires_latest));
         self.shortened_from.max(now)
     }
 
@@ -117,7 +119,7 @@ impl Lease {
             && !planted(Fault::NotWrittenBack)
             && self.receivers > 0
             && (!self.changed || planted(Fault::WrittenBackThoughChanged))
-            && now < self.until
+            && now < self.expires_earliest
     }
 }
 
@@ -158,7 +160,7 @@ fn grid_micros(lease_ms: u64) -> u64 {
 /// spaced out until one of them is used.
 #[derive(Debug, Clone, Default)]
 pub struct HandoverStreak {
-    handoffs: u32,
+    handovers: u32,
     /// The number of waiters when the chain began.
     waited: u32,
     since: Time,
@@ -180,7 +182,7 @@ const PAUSES_ARE_ONE_IN: u64 = 50;
 impl HandoverStreak {
     /// Begins a chain: this instance acquired the free lock while this number of other places wait.
     pub fn begin(&mut self, now: Time, waiting: usize) {
-        self.handoffs = 0;
+        self.handovers = 0;
         self.waited = u32::try_from(waiting).unwrap_or(u32::MAX);
         self.since = now;
         self.paused_at.get_or_insert(now);
@@ -209,15 +211,15 @@ impl HandoverStreak {
 
     /// Records a handover.
     pub fn hand_over(&mut self) {
-        self.handoffs = self.handoffs.saturating_add(1);
+        self.handovers = self.handovers.saturating_add(1);
     }
 
     /// Returns whether others should get their turn.
     pub fn is_long(&self, now: Time, settings: &Settings) -> bool {
         let most = match self.rivals {
-            0 => settings.max_handoffs,
-            _ => settings.max_handoffs.min(self.waited),
+            0 => settings.max_handovers,
+            _ => settings.max_handovers.min(self.waited),
         };
-        self.handoffs >= most || now.millis_since(self.since) >= settings.max_handoff_time_ms
+        self.handovers >= most || now.millis_since(self.since) >= settings.max_handover_time_ms
     }
 }

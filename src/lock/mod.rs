@@ -2,19 +2,19 @@
 //! I/O, reads no clock, and takes all randomness from the driver's seed, so that a test or a seeded simulator can drive
 //! it.
 //!
-//! - [`vocabulary`]: every event ([`Event`]) and every action ([`Action`]); both enums are closed.
+//! - [`event`]: every event ([`Event`]) and every action ([`Action`]); both enums are closed.
 //! - [`queue`]: [`Queue`], one lock: its waiters, its presumed holder, and the store request in flight.
 //! - [`places`]: the waiters, in order.
 //! - [`lease`]: the lease that this instance granted.
 //! - [`pace`]: the delay before the next attempt to acquire the lock.
 //! - [`fault`]: faults that tests plant to prove that their checkers catch them.
 
+pub mod backoff;
+pub mod event;
 pub mod fault;
 pub mod lease;
-pub mod backoff;
-pub mod places;
 pub mod queue;
-pub mod vocabulary;
+pub mod wait_queue;
 
+pub use event::*;
 pub use queue::{LAST_LOOK_PART, Queue, Snapshot};
-pub use vocabulary::*;

@@ -1,11 +1,11 @@
 //! The queue of one lock.
 //!
-//! The queue holds three things: its waiters ([`Places`]), the latest word of the store ([`Belief`], and the [`Lease`]
+//! The queue holds three things: its waiters ([`WaitQueue`]), the latest word of the store ([`CachedHolder`], and the [`Lease`]
 //! if this instance granted it), and the store request in flight. At most one is in flight, so replies need no sorting.
 //! After every event [`Queue::go_on`] (`store requests`) chooses the next store request by these three, whatever the event
 //! was:
 //!
-//! 1. errands: what clients want done with a lock that they hold, and grants to take back. They alternate with waiters;
+//! 1. pending operations: what clients want done with a lock that they hold, and grants to take back. They alternate with waiters;
 //! 2. a lock that is believed to be held needs no request, unless the holder itself requests it again;
 //! 3. otherwise the queue requests the lock for the first waiter.
 //!
@@ -18,7 +18,7 @@
 //! of different users count as different tokens.
 //!
 //! A release becomes a handover if the next waiter has the same user: release and next grant in one step. A push is a
-//! hint that a belief is out of date, never a fact.
+//! hint that a cached holder is out of date, never a fact.
 //!
 //! On its own behalf (no client took a grant) this instance changes a key with a client's token only if the key still
 //! has the deadline that this instance set: a client that returned at another instance with the same token must not
@@ -29,28 +29,28 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::{
+    backoff::Backoff,
+    event::{
+        Action, Dead, Deadline, Event, LinkId, Refusal, Reply, RequestId, Settings, StoreRequest,
+        StoreRequestId, Time, Token, UserId,
+    },
     fault::{Fault, planted},
     lease::{HandoverStreak, Lease},
-    backoff::Backoff,
-    places::{Due, Place, Places},
-    vocabulary::{
-        Action, Dead, Deadline, Event, LinkId, StoreRequest, StoreRequestId, Refusal, Reply, RequestId,
-        Settings, Time, Token, UserId,
-    },
+    wait_queue::{Due, WaitQueue, Waiter},
 };
 
-mod store_replies;
 mod clients;
-mod errands;
 mod links;
 mod looks;
-mod store_requests;
+mod pending_ops;
 mod recovery;
-mod rights;
 mod renewal;
+mod rights;
+mod store_replies;
+mod store_requests;
 
-use errands::Errands;
 use links::CutOff;
+use pending_ops::PendingOps;
 pub use recovery::LAST_LOOK_PART;
 use recovery::LOOKED_AT_MS;
 use rights::Rights;
@@ -64,12 +64,12 @@ const NO_ANSWER: &[u8] = b"ERR the store gave no answer";
 /// The queue of one lock.
 #[derive(Debug)]
 pub struct Queue {
-    places: Places,
-    errands: Errands,
+    waiters: WaitQueue,
+    ops: PendingOps,
     in_flight: Option<InFlight>,
-    belief: Option<Belief>,
-    /// The belief that a push ended, until the next reply.
-    told_of: Option<Belief>,
+    cached_holder: Option<CachedHolder>,
+    /// The cached holder that a push ended, until the next reply.
+    told_of: Option<CachedHolder>,
     lease: Option<Lease>,
     streak: HandoverStreak,
     backoff: Backoff,
@@ -80,9 +80,9 @@ pub struct Queue {
     /// The error of the latest "not now", until the store replies otherwise.
     trouble: Option<Bytes>,
     /// When to write the lease back after the store lost data. None: not at all.
-    restore_at: Option<Time>,
+    write_back_at: Option<Time>,
     /// The number of write-backs that the store has refused since the loss.
-    restores_refused: u32,
+    write_backs_refused: u32,
     /// The store lost data, and may hold dead tokens of this lock: the queue checks the lock, also when it changes.
     watch: Option<Box<Watch>>,
     /// A dead token that was found to hold the lock.
@@ -117,18 +117,18 @@ pub struct Snapshot {
 
 /// A holder that the store reported, believed until `until`.
 #[derive(Debug)]
-struct Belief {
+struct CachedHolder {
     holder: Token,
     /// The user of the token, if this instance granted the lock.
     user: Option<UserId>,
     /// When the holder's lease ends, as far as this instance knows.
-    over_at: Option<Time>,
+    expires_latest: Option<Time>,
     until: Time,
 }
 
 /// An operation on a token that may hold the lock.
 #[derive(Debug, Clone)]
-enum Errand {
+enum PendingOp {
     Unlock(Owner),
     Relock(Owner, u64),
     /// A grant that reached no client: the next waiter gets the lock, or the lock becomes free.
@@ -147,9 +147,9 @@ struct Owner {
     token: Token,
     /// When the client gets an error because the store did not reply.
     give_up_at: Time,
-    /// The number of the last store request that was sent before the errand came.
+    /// The number of the last store request that was sent before the pending operation came.
     after: u64,
-    /// The earliest retry of an errand whose token may yet come. A change of the lock ends the delay.
+    /// The earliest retry of a pending operation whose token may yet come. A change of the lock ends the delay.
     not_before: Option<Time>,
 }
 
@@ -180,8 +180,8 @@ struct InFlight {
     /// The client's request that gets the outcome of the release, extension or check, and until when it can use the
     /// outcome.
     reply_to: Option<(RequestId, Time)>,
-    /// The errand that the request serves.
-    errand: Option<Box<Errand>>,
+    /// The pending operation that the request serves.
+    op: Option<Box<PendingOp>>,
     sent_at: Time,
     /// An earlier sending got no reply, or the store lost data since the first sending.
     again: bool,
@@ -196,7 +196,7 @@ struct InFlight {
     /// The request is on lockgate's own behalf: no client gets the outcome.
     own: bool,
     /// The store lost data meanwhile.
-    forgotten: bool,
+    data_lost: bool,
     /// The rest of the grace when the reply came.
     grace_ms: Option<u64>,
 }
@@ -213,10 +213,10 @@ impl Queue {
     /// Creates the queue of a lock of which nothing is known. `seed` determines the jitter.
     pub fn new(seed: u64) -> Self {
         Self {
-            places: Places::default(),
-            errands: Errands::default(),
+            waiters: WaitQueue::default(),
+            ops: PendingOps::default(),
             in_flight: None,
-            belief: None,
+            cached_holder: None,
             told_of: None,
             lease: None,
             streak: HandoverStreak::default(),
@@ -225,8 +225,8 @@ impl Queue {
             cut_off: CutOff::default(),
             armed: None,
             trouble: None,
-            restore_at: None,
-            restores_refused: 0,
+            write_back_at: None,
+            write_backs_refused: 0,
             watch: None,
             ghost: None,
             revenant: None,
@@ -238,7 +238,13 @@ impl Queue {
     }
 
     /// Handles an event, and appends the actions that follow from it to `todo`.
-    pub fn handle(&mut self, now: Time, event: Event, settings: &Settings, actions: &mut Vec<Action>) {
+    pub fn handle(
+        &mut self,
+        now: Time,
+        event: Event,
+        settings: &Settings,
+        actions: &mut Vec<Action>,
+    ) {
         let mut context = Context {
             now,
             settings,
@@ -261,7 +267,7 @@ impl Queue {
                     after: self.store_requests,
                     not_before: None,
                 };
-                self.take_errand(Errand::Unlock(owner), &mut context);
+                self.take_op(PendingOp::Unlock(owner), &mut context);
             }
             Event::Relock {
                 request,
@@ -279,7 +285,7 @@ impl Queue {
                     after: self.store_requests,
                     not_before: None,
                 };
-                self.take_errand(Errand::Relock(owner, lease_ms), &mut context);
+                self.take_op(PendingOp::Relock(owner, lease_ms), &mut context);
             }
             Event::Gone {
                 request,
@@ -311,7 +317,7 @@ impl Queue {
                 token,
                 held_by,
             } => {
-                self.places.block(user, &token, request, held_by);
+                self.waiters.block(user, &token, request, held_by);
                 self.refuse_deadlocked(&mut context);
             }
             Event::StoreReplied {
@@ -319,33 +325,36 @@ impl Queue {
                 store_reply,
                 dead,
             } => {
-                if let Some(in_flight) = self.in_flight.take_if(|in_flight| in_flight.id == store_request) {
+                if let Some(in_flight) = self
+                    .in_flight
+                    .take_if(|in_flight| in_flight.id == store_request)
+                {
                     self.store_replied(in_flight, store_reply, dead, &mut context);
                 }
             }
             Event::Changed { .. } if planted(Fault::PushIgnored) => {}
             Event::Changed { link } => self.changed(link, None, &context),
-            Event::Deaf { link, ask_at } => {
-                self.rights.deaf(link);
+            Event::TrackingLost { link, ask_at } => {
+                self.rights.tracking_lost(link);
                 self.changed(link, Some(ask_at), &context);
             }
             Event::Linked { user } => {
                 self.linked(user, &mut context);
                 self.recover_again(user, now);
             }
-            Event::Forgot { dead } => self.forgot(dead, &context),
+            Event::DataLost { dead } => self.data_lost(dead, &context),
             Event::Timer => self.timer(&mut context),
         }
         self.cut_off.expire(now);
         self.go_on(&mut context);
-        if self.belief.is_some() {
+        if self.cached_holder.is_some() {
             self.held_at = now;
         }
     }
 
     /// Returns when to send [`Event::Timer`] next. None: never.
     pub fn wake_at(&self) -> Option<Time> {
-        let answers = self.errands.give_up_at();
+        let answers = self.ops.give_up_at();
         let reply_to = self
             .in_flight
             .as_ref()
@@ -353,29 +362,29 @@ impl Queue {
             .map(|(_, until)| until);
         let lease = self.lease.as_ref().map(|lease| match lease.session {
             Some(_) => lease.lost_at(),
-            None => lease.over_at,
+            None => lease.expires_latest,
         });
         let late = self.late.front().map(|(time, ..)| *time);
-        let next_ask = match (&self.in_flight, &self.belief) {
+        let next_ask = match (&self.in_flight, &self.cached_holder) {
             (Some(in_flight), _) => in_flight.retry_at,
-            (None, Some(belief)) => Some(belief.until),
+            (None, Some(cached_holder)) => Some(cached_holder.until),
             (None, None) => self.next_place().map(|_| self.backoff.ask_at()),
         };
-        let ends = (self.places.next_due()).filter(|_| !planted(Fault::WaitNotTimed));
+        let ends = (self.waiters.next_due()).filter(|_| !planted(Fault::WaitNotTimed));
         let due = [ends, answers, reply_to, lease, next_ask];
         due.into_iter()
             .chain([late, self.upkeep_at(), self.next_cut_off_at()])
-            .chain([self.errands.wake_at()])
+            .chain([self.ops.wake_at()])
             .flatten()
             .min()
     }
 
     /// Returns whether nothing is known and nothing is to be done, so that the driver may forget the queue.
     pub fn is_idle(&self) -> bool {
-        self.places.is_idle()
-            && self.errands.is_empty()
+        self.waiters.is_idle()
+            && self.ops.is_empty()
             && self.in_flight.is_none()
-            && self.belief.is_none()
+            && self.cached_holder.is_none()
             && self.lease.is_none()
             && self.late.is_empty()
             && self.watch.is_none()
@@ -384,15 +393,19 @@ impl Queue {
     /// Returns whether nothing is known of the lock although a store request is in flight, or cannot be sent. A nil
     /// reply now means that the wait ran out, not that another owner holds the lock.
     pub fn is_blind(&self) -> bool {
-        self.belief.is_none() && (self.in_flight.is_some() || self.cut_off.any())
+        self.cached_holder.is_none() && (self.in_flight.is_some() || self.cut_off.any())
     }
 
     /// Returns the users with state or work here, and the connection that pushes changes.
     pub fn needs(&self) -> (BTreeSet<UserId>, Option<LinkId>) {
-        let errands = self.errands.users();
-        let mut users: BTreeSet<UserId> = self.places.each_user().chain(errands).collect();
+        let ops = self.ops.users();
+        let mut users: BTreeSet<UserId> = self.waiters.each_user().chain(ops).collect();
         users.extend(self.lease.as_ref().map(|lease| lease.user));
-        users.extend(self.in_flight.as_ref().map(|in_flight| in_flight.store_request.user()));
+        users.extend(
+            self.in_flight
+                .as_ref()
+                .map(|in_flight| in_flight.store_request.user()),
+        );
         users.extend(self.late.iter().map(|(_, user, _)| *user));
         users.extend(self.watch.as_ref().map(|watch| watch.user));
         (users, self.armed)
@@ -403,9 +416,9 @@ impl Queue {
         let lease = self.lease.as_ref().filter(|lease| lease.receivers > 0);
         Snapshot {
             held_here_ms: lease.map(|lease| now.millis_since(lease.since)),
-            waiters: self.places.requests(),
+            waiters: self.waiters.requests(),
             longest_wait_ms: self
-                .places
+                .waiters
                 .longest_since()
                 .map_or(0, |since| now.millis_since(since)),
             session: lease.is_some_and(|lease| lease.session.is_some()),
@@ -425,10 +438,10 @@ impl Queue {
             if let Some(watch) = &mut self.watch {
                 watch.look_at = Some(ask_at.unwrap_or(context.now));
             }
-            self.errands.wake(|_| true);
-            if self.is_restoring() {
+            self.ops.wake(|_| true);
+            if self.is_writing_back() {
                 // The change concerns the token that keeps the lease from being written back.
-                self.restore_at = self.restore_at.map(|_| ask_at.unwrap_or(context.now));
+                self.write_back_at = self.write_back_at.map(|_| ask_at.unwrap_or(context.now));
             } else if let (None, Some(lease)) = (ask_at, &mut self.lease) {
                 lease.changed = true;
             }
@@ -443,9 +456,11 @@ impl Queue {
             }
         } else if self.armed == Some(link) {
             self.armed = None;
-            self.told_of = self.belief.take().filter(|_| ask_at.is_none());
+            self.told_of = self.cached_holder.take().filter(|_| ask_at.is_none());
             match ask_at {
-                None => self.backoff.push(context.now, context.settings.max_delay_ms),
+                None => self
+                    .backoff
+                    .push(context.now, context.settings.max_delay_ms),
                 Some(time) => self.backoff.at(time),
             }
             if let Some(lease) = &mut self.lease {
@@ -455,8 +470,8 @@ impl Queue {
     }
 
     fn timer(&mut self, context: &mut Context<'_>) {
-        self.errands.wake(|at| at <= context.now);
-        for due in self.places.take_due(context.now) {
+        self.ops.wake(|at| at <= context.now);
+        for due in self.waiters.take_due(context.now) {
             match due {
                 Due::Try(request) => context.reply(request, self.unanswered()),
                 // It is unknown whether the lock is held.
@@ -468,18 +483,18 @@ impl Queue {
             self.left();
         }
         if self
-            .belief
+            .cached_holder
             .as_ref()
-            .is_some_and(|belief| belief.until <= context.now)
+            .is_some_and(|cached_holder| cached_holder.until <= context.now)
         {
-            self.belief = None;
+            self.cached_holder = None;
             self.backoff.now();
         }
         self.tell_of_late_renewal(context);
         if self
             .lease
             .as_ref()
-            .is_some_and(|lease| lease.over_at <= context.now)
+            .is_some_and(|lease| lease.expires_latest <= context.now)
         {
             self.put_lease(None, true, context);
         }
@@ -503,7 +518,9 @@ impl Queue {
     /// Sends a request again that the store may not have executed, if there is still reason to.
     fn ask_again_unless_gone(&mut self, mut in_flight: InFlight, context: &mut Context<'_>) {
         match &mut in_flight.store_request {
-            StoreRequest::Acquire { user, token, .. } if self.places.of_owner(*user, token).is_none() => {
+            StoreRequest::Acquire { user, token, .. }
+                if self.waiters.of_owner(*user, token).is_none() =>
+            {
                 self.doubt(&in_flight);
                 self.left();
             }
@@ -521,7 +538,9 @@ impl Queue {
                 ..
             } if !in_flight.own
                 && only_if.is_none()
-                && in_flight.reply_to.is_none_or(|(_, until)| until <= context.now) =>
+                && in_flight
+                    .reply_to
+                    .is_none_or(|(_, until)| until <= context.now) =>
             {
                 let lease = self.lease.as_ref().filter(|l| l.is_of(*user, holder));
                 *only_if = lease.and_then(|lease| lease.deadline);
@@ -539,12 +558,14 @@ impl Queue {
                 self.extend_later(in_flight);
             }
             StoreRequest::Extend { .. } if in_flight.reply_to.is_none() => {}
-            StoreRequest::WriteBack { .. } => self.restore_at = Some(context.now),
-            StoreRequest::DeleteDead { dead, .. } => self.look_again(dead.user, LOOKED_AT_MS, context),
+            StoreRequest::WriteBack { .. } => self.write_back_at = Some(context.now),
+            StoreRequest::DeleteDead { dead, .. } => {
+                self.look_again(dead.user, LOOKED_AT_MS, context)
+            }
             // The choice of the next request decides whether an unauthorized user still needs a check.
             StoreRequest::Check { .. } if in_flight.reply_to.is_none() => {
                 self.look_later(context.now);
-                if let (None, Some(lease)) = (&self.belief, &mut self.lease) {
+                if let (None, Some(lease)) = (&self.cached_holder, &mut self.lease) {
                     lease.check_at = Some(context.now);
                 }
             }
@@ -557,20 +578,22 @@ impl Queue {
     fn give_up(&mut self, context: &mut Context<'_>) {
         let reply = self.unanswered();
         if let Some(in_flight) = &mut self.in_flight
-            && let Some((request, _)) = in_flight.reply_to.take_if(|(_, until)| *until <= context.now)
+            && let Some((request, _)) = in_flight
+                .reply_to
+                .take_if(|(_, until)| *until <= context.now)
         {
             context.reply(request, reply.clone());
         }
-        for errand in self.errands.take_where(|errand| errand.is_due(context.now)) {
-            match errand {
-                Errand::Unlock(owner) => {
+        for op in self.ops.take_where(|op| op.is_due(context.now)) {
+            match op {
+                PendingOp::Unlock(owner) => {
                     context.reply(owner.request, reply.clone());
                     if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
                         lease.session = None;
                         // After the error the client may acquire the lock elsewhere with the same token.
                         if lease.deadline.is_some() {
                             lease.receivers = 0;
-                            self.errands.put(Errand::GiveAway {
+                            self.ops.put(PendingOp::GiveAway {
                                 user: owner.user,
                                 token: owner.token,
                                 only_if: lease.deadline,
@@ -579,8 +602,8 @@ impl Queue {
                         self.put_lease(Some(lease), false, context);
                     }
                 }
-                Errand::Relock(owner, _) => context.reply(owner.request, reply.clone()),
-                Errand::GiveAway { .. } => {}
+                PendingOp::Relock(owner, _) => context.reply(owner.request, reply.clone()),
+                PendingOp::GiveAway { .. } => {}
             }
         }
     }
@@ -593,7 +616,7 @@ impl Queue {
             .is_some_and(|(time, ..)| *time <= context.now)
             && let Some((_, user, token)) = self.late.pop_front()
         {
-            self.errands.put(Errand::GiveAway {
+            self.ops.put(PendingOp::GiveAway {
                 user,
                 token,
                 only_if: None,
@@ -610,7 +633,7 @@ impl Queue {
         };
         let troubled = self.trouble.is_some() || self.cut_off.any();
         let troubled = troubled || self.in_flight.as_ref().is_some_and(late);
-        self.belief.is_none() && troubled
+        self.cached_holder.is_none() && troubled
     }
 
     fn unanswered(&self) -> Reply {
@@ -623,8 +646,8 @@ impl Queue {
     /// Returns until when to keep the place of a client that is gone. None: as many places are kept as requests may
     /// wait.
     fn keep_until(&self, context: &Context<'_>) -> Option<Time> {
-        let has_room = self.places.kept() < context.settings.max_waiters;
-        has_room.then(|| context.now.plus_millis(context.settings.return_ms))
+        let has_room = self.waiters.kept() < context.settings.max_waiters;
+        has_room.then(|| context.now.plus_millis(context.settings.reconnect_grace_ms))
     }
 
     fn lease_of(&self, user: UserId, token: &Token) -> Option<Lease> {
@@ -639,7 +662,7 @@ impl Queue {
     }
 }
 
-impl Errand {
+impl PendingOp {
     fn give_up_at(&self) -> Option<Time> {
         match self {
             Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner.give_up_at),
@@ -654,7 +677,7 @@ impl Errand {
         }
     }
 
-    /// Returns the client that the errand serves.
+    /// Returns the client that the pending operation serves.
     fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner),
@@ -662,7 +685,7 @@ impl Errand {
         }
     }
 
-    /// Returns the client that the errand serves.
+    /// Returns the client that the pending operation serves.
     fn owner_mut(&mut self) -> Option<&mut Owner> {
         match self {
             Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner),

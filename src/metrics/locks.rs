@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     counters::Counter,
-    lock::{EndReason, LockMetric, GrantKind, Reply, Time},
+    lock::{EndReason, GrantKind, LockMetric, Reply, Time},
 };
 
 /// The metrics of locks.

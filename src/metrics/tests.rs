@@ -7,16 +7,16 @@ use super::{
 };
 use crate::{
     config::{Config, Flags},
-    gate::{Answer, Client, Label, Wish},
-    live::Live,
-    lock::{EndReason, LockMetric, GrantKind, Refusal, Reply, Time, Token, UserId},
+    gate::{Answer, Client, Label, LockOptions},
+    live_config::LiveConfig,
+    lock::{EndReason, GrantKind, LockMetric, Refusal, Reply, Time, Token, UserId},
     metrics::locks::Request,
     store::LockName,
 };
 
 fn shared() -> Shared {
     let config = Config::default();
-    crate::shared(&config, Arc::new(Live::new(&config)), None, 0)
+    crate::shared(&config, Arc::new(LiveConfig::new(&config)), None, 0)
 }
 
 /// Returns every family: with a Redis upstream, though none is reachable.
@@ -28,7 +28,7 @@ fn families_before_redis() -> Vec<Family> {
     let config = Config::load(flags, []).unwrap();
     families(&crate::shared(
         &config,
-        Arc::new(Live::new(&config)),
+        Arc::new(LiveConfig::new(&config)),
         None,
         0,
     ))
@@ -104,8 +104,16 @@ fn what_happens_to_locks_is_counted_once_and_as_what_it_is() {
     let one = |name: &str| vec![(format!("lockgate_{name}"), 1)];
     for (request, reply, name) in [
         (Request::Lock, granted(GrantKind::Free), "grants_free"),
-        (Request::Lock, granted(GrantKind::Handover), "grants_handover"),
-        (Request::TryLock, granted(GrantKind::Waited), "grants_waited"),
+        (
+            Request::Lock,
+            granted(GrantKind::Handover),
+            "grants_handover",
+        ),
+        (
+            Request::TryLock,
+            granted(GrantKind::Waited),
+            "grants_waited",
+        ),
         (Request::TryLock, granted(GrantKind::Again), "grants_again"),
         (Request::Lock, Reply::Nil, "timeouts"),
         (Request::TryLock, Reply::Nil, "busy_trylocks"),
@@ -206,7 +214,7 @@ async fn a_grant_that_reaches_nobody_is_counted_and_its_lease_ends() {
         database: 0,
         key: "k".into(),
     };
-    let wish = Wish {
+    let wish = LockOptions {
         asked_at: crate::clock::now(),
         token: None,
         lease_ms: 30_000,

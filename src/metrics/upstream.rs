@@ -46,7 +46,7 @@ pub enum Purpose {
     /// The script that deletes a dead token that Redis holds again.
     DeleteDead,
     /// The command behind `LOCKINFO`.
-    Look,
+    Status,
     /// The command behind `LOCKS`.
     List,
     /// A command that finds the text of an error that a script does not return.
@@ -71,7 +71,7 @@ const PURPOSES: [(Purpose, &str); 15] = [
     (Purpose::Check, "check"),
     (Purpose::WriteBack, "write_back"),
     (Purpose::DeleteDead, "delete_dead"),
-    (Purpose::Look, "look"),
+    (Purpose::Status, "status"),
     (Purpose::List, "list"),
     (Purpose::Explain, "explain"),
     (Purpose::Ping, "ping"),

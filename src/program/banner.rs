@@ -8,7 +8,7 @@ use std::{
 
 use lockgate::{
     config::{Config, Upstream},
-    host::Listening,
+    embedder::Listening,
     transport::listener::Listener,
 };
 

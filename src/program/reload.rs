@@ -5,10 +5,10 @@
 use std::{env, sync::Arc};
 
 use lockgate::{
-    config::{Config, Flags, Said},
+    config::{Config, Flags, StatedSettings},
     error::Error,
     files,
-    reload::{Order, RELOADED},
+    reload::{RELOADED, ReloadRequest},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -23,13 +23,13 @@ pub(crate) struct Reloader {
     flags: Flags,
     began_with: Arc<Began>,
     log: Log,
-    orders: mpsc::Sender<Order>,
+    reloads: mpsc::Sender<ReloadRequest>,
 }
 
 /// The configuration that the program started with.
 pub(crate) struct Began {
     /// The text of each key.
-    pub(crate) said: Said,
+    pub(crate) said: StatedSettings,
     /// Whether clients are asked for a password.
     pub(crate) asks_for_password: bool,
 }
@@ -39,13 +39,13 @@ impl Reloader {
         flags: Flags,
         began_with: Began,
         log: Log,
-        orders: mpsc::Sender<Order>,
+        reloads: mpsc::Sender<ReloadRequest>,
     ) -> Self {
         Self {
             flags,
             began_with: Arc::new(began_with),
             log,
-            orders,
+            reloads,
         }
     }
 
@@ -64,11 +64,11 @@ impl Reloader {
         };
         self.log.change(&config.log);
         let (done, is_done) = oneshot::channel();
-        let order = Order {
+        let reload_request = ReloadRequest {
             config: config.clone(),
             done,
         };
-        self.orders.send(order).await.ok()?;
+        self.reloads.send(reload_request).await.ok()?;
         is_done.await.ok()?;
         if !needs_start.is_empty() {
             let keys = needs_start.join(", ");

@@ -8,7 +8,7 @@ use std::{
 };
 
 use listenfd::ListenFd;
-use lockgate::host::Sockets;
+use lockgate::embedder::Sockets;
 use sd_notify::NotifyState;
 use tracing::warn;
 

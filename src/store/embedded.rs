@@ -13,10 +13,10 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::{Later, Listener, LockName, Look, Store, task::Task};
+use super::{Later, Listener, LockName, LockStatus, Store, task::Task};
 use crate::{
     clock,
-    lock::{StoreReply, Deadline, Fence, LinkId, Outcome, StoreRequest, Time, Token, UserId},
+    lock::{Deadline, Fence, LinkId, Outcome, StoreReply, StoreRequest, Time, Token, UserId},
 };
 
 /// The one "connection" to the memory of this process.
@@ -96,7 +96,12 @@ impl Store for EmbeddedStore {
         let _ = self.shelf.listener.set(listener);
     }
 
-    fn ask(&self, name: &LockName, store_request: &StoreRequest, _within: Duration) -> Later<StoreReply> {
+    fn ask(
+        &self,
+        name: &LockName,
+        store_request: &StoreRequest,
+        _within: Duration,
+    ) -> Later<StoreReply> {
         let (shelf, sweeper) = (Arc::clone(&self.shelf), Arc::clone(&self.sweeper));
         let (name, store_request) = (name.clone(), store_request.clone());
         Box::pin(async move {
@@ -115,24 +120,24 @@ impl Store for EmbeddedStore {
         })
     }
 
-    fn look(&self, name: &LockName, _user: UserId) -> Later<Result<Look, Bytes>> {
+    fn status(&self, name: &LockName, _user: UserId) -> Later<Result<LockStatus, Bytes>> {
         let now = self.shelf.now();
         let ttl = self
             .shelf
             .locks()
             .find(name, now)
             .map(|held| held.deadline - now);
-        let look = match ttl {
-            Some(ttl) => Look {
+        let status = match ttl {
+            Some(ttl) => LockStatus {
                 held: true,
                 ttl_ms: i64::try_from(ttl).unwrap_or(i64::MAX),
             },
-            None => Look {
+            None => LockStatus {
                 held: false,
                 ttl_ms: -2,
             },
         };
-        Box::pin(std::future::ready(Ok(look)))
+        Box::pin(std::future::ready(Ok(status)))
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     identity::{Credentials, User, Users},
-    lock::{StoreReply, LinkId, StoreRequest, UserId},
+    lock::{LinkId, StoreReply, StoreRequest, UserId},
     metrics::upstream::UpstreamMetrics,
 };
 
@@ -29,7 +29,7 @@ pub struct LockName {
 
 /// The state of a lock, read without changing it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Look {
+pub struct LockStatus {
     /// The lock is held.
     pub held: bool,
     /// Milliseconds until expiry, as `PTTL` returns them: -1 without an expiry, -2 if the lock is free.
@@ -72,7 +72,12 @@ pub trait Store: Send + Sync + 'static {
     /// has been down for long: then it is not sent ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)). If the
     /// connection breaks before the reply, the outcome is [`Outcome::Unknown`](crate::lock::Outcome::Unknown).
     /// The caller may drop the future; the request may then be sent or not.
-    fn ask(&self, name: &LockName, store_request: &StoreRequest, within: Duration) -> Later<StoreReply>;
+    fn ask(
+        &self,
+        name: &LockName,
+        store_request: &StoreRequest,
+        within: Duration,
+    ) -> Later<StoreReply>;
 
     /// Returns why the store does not reply, where it knows: an error's text, without the leading `-`.
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
@@ -136,7 +141,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// The store's own error, without the leading `-`, or `UPSTREAM` and the reason.
-    fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>>;
+    fn status(&self, name: &LockName, user: UserId) -> Later<Result<LockStatus, Bytes>>;
 }
 
 /// The receiver of a store's notifications. The methods do not block.
@@ -152,7 +157,7 @@ pub trait Listener: Send + Sync + 'static {
 
     /// Any lock that was read on this connection may have changed: Redis flushed all data, or the connection
     /// broke and its pending pushes are lost.
-    fn deaf(&self, link: LinkId);
+    fn tracking_lost(&self, link: LinkId);
 
     /// The store refused a request because the limit on shared connections is reached.
     fn refused_connection(&self) {}
@@ -171,5 +176,5 @@ pub trait Listener: Send + Sync + 'static {
 
     /// The store lost data, and the grace lasts this long. Returns when every queue has been notified; the
     /// store delivers no reply before that.
-    fn forgot(&self, grace: Duration) -> Later<()>;
+    fn data_lost(&self, grace: Duration) -> Later<()>;
 }

@@ -16,7 +16,7 @@ use std::{
 use tokio::net::{TcpListener, UnixListener, UnixSocket};
 
 use super::{stream::Stream, tls::TlsServer};
-use crate::host::Sockets;
+use crate::embedder::Sockets;
 
 /// Connections that the system queues until they are accepted, as many as with `TcpListener::bind`.
 const BACKLOG: u32 = 1_024;

@@ -7,11 +7,11 @@
 //! | `1 gone a`, `1 stop a`, `1 undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
 //! | `1 closed a`, `1 closed a here` | the connection of a `SESSION` ended: by the client, or by the gate |
 //! | `1 unlock a late 5` | it was asked for 5 ms ago |
-//! | `forgot`, `forgot dead` | the store lost data; the driver remembers dead tokens of the lock |
+//! | `data_lost`, `data_lost dead` | the store lost data; the driver remembers dead tokens of the lock |
 //! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown`, `no link` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
 //! | `held b 50 dead`, `held b 50 dead 7`, `held b 50 dead 7 9` | … and the driver knows b to be dead, up to the deadline 7, or at 9 |
 //! | `held b 50 grace 9` | … within the grace, of which 9 ms are left |
-//! | `push`, `push 2`, `deaf` | the store's connection 1, or 2, tells of a change, or breaks |
+//! | `push`, `push 2`, `tracking_lost` | the store's connection 1, or 2, tells of a change, or breaks |
 //! | `linked 2` | the store has a connection for user 2 again |
 //! | `after 5` | 5 ms later, with all timers on the way |
 //! | `within` | no event: for how many milliseconds the latest store request may wait for a connection |
@@ -19,16 +19,16 @@
 use std::collections::HashMap;
 
 use lockgate::lock::{
-    Action, StoreReply, Burial, Dead, Deadline, Event, Fence, LockMetric, LinkId, LockRequest, Mark,
-    Outcome, StoreRequest, StoreRequestId, Queue, Reply, RequestId, Settings, Time, Token, UserId, Wait,
-    WriteBack,
+    Action, Burial, Dead, Deadline, Event, Fence, LinkId, LockMetric, LockRequest, Mark, Outcome,
+    Queue, Reply, RequestId, Settings, StoreReply, StoreRequest, StoreRequestId, Time, Token,
+    UserId, Wait, WriteBack,
 };
 
 pub(crate) const SETTINGS: Settings = Settings {
-    max_handoffs: 3,
-    max_handoff_time_ms: 5_000,
+    max_handovers: 3,
+    max_handover_time_ms: 5_000,
     yield_pause_ms: 0,
-    return_ms: 2_000,
+    reconnect_grace_ms: 2_000,
     max_delay_ms: 15,
     ask_at_least_every_ms: 60_000,
     poll_every_ms: 100,
@@ -134,7 +134,7 @@ impl Harness {
             ["push", ..] => Event::Changed {
                 link: LinkId(words.get(1).map_or(1, |n| n.parse().unwrap())),
             },
-            ["deaf"] => Event::Deaf {
+            ["tracking_lost"] => Event::TrackingLost {
                 link: LinkId(1),
                 ask_at: self.now,
             },
@@ -150,7 +150,7 @@ impl Harness {
             ["linked", user] => Event::Linked {
                 user: UserId(user.parse().unwrap()),
             },
-            ["forgot", ref dead @ ..] => Event::Forgot {
+            ["data_lost", ref dead @ ..] => Event::DataLost {
                 dead: (!dead.is_empty()).then(|| Burial {
                     user,
                     until: self.now.plus_millis(LEASE_MS),
@@ -373,7 +373,7 @@ fn told_question(store_request: &StoreRequest) -> String {
             bare,
             ..
         } => format!(
-            "{}ask {}{}{}{}",
+            "{}acquire {}{}{}{}",
             if *bare { "bare " } else { "" },
             name_of(token),
             lease(lease_ms),
@@ -422,9 +422,9 @@ fn told_question(store_request: &StoreRequest) -> String {
         StoreRequest::Check { user } => format!("check as {}", user.0),
         StoreRequest::WriteBack {
             token, lease_ms, ..
-        } => format!("restore {} {lease_ms}", name_of(token)),
+        } => format!("write_back {} {lease_ms}", name_of(token)),
         StoreRequest::DeleteDead { token, dead } => {
-            format!("bury {}{}", name_of(token), told_deadlines(dead))
+            format!("delete_dead {}{}", name_of(token), told_deadlines(dead))
         }
     }
 }

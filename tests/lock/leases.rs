@@ -9,7 +9,7 @@ use crate::harness::{Harness, SETTINGS, scenario, scenario_with};
 #[test]
 fn a_session_is_renewed_before_two_fifths_of_its_lease_are_over() {
     scenario(&[
-        ("1 lock a px 3000 session", "ask a px 3000"),
+        ("1 lock a px 3000 session", "acquire a px 3000"),
         ("granted 7", "1 granted a session"),
         ("after 599", ""),
         ("after 601", "extend a 3000 if 7"),
@@ -26,7 +26,7 @@ fn a_session_is_renewed_before_two_fifths_of_its_lease_are_over() {
 #[test]
 fn a_session_that_its_client_closes_is_given_to_the_next() {
     scenario(&[
-        ("1 lock a session", "ask a"),
+        ("1 lock a session", "acquire a"),
         ("granted 7", "1 granted a session"),
         ("2 lock b", ""),
         ("1 closed a", "1 over; hand a to b if 7"),
@@ -37,7 +37,7 @@ fn a_session_that_its_client_closes_is_given_to_the_next() {
 #[test]
 fn a_session_that_the_gate_closes_is_left_to_its_lease() {
     scenario(&[
-        ("1 lock a px 900 session", "ask a px 900"),
+        ("1 lock a px 900 session", "acquire a px 900"),
         ("granted 7", "1 granted a session"),
         ("1 closed a here", "1 over"),
         ("after 899", ""),
@@ -49,9 +49,9 @@ fn a_session_that_the_gate_closes_is_left_to_its_lease() {
 #[test]
 fn the_end_of_an_earlier_connection_does_nothing() {
     scenario(&[
-        ("1 lock a named session", "ask a"),
+        ("1 lock a named session", "acquire a"),
         ("granted 7", "1 granted a session"),
-        ("2 lock a named session", "ask a if 7"),
+        ("2 lock a named session", "acquire a if 7"),
         ("granted 8", "2 granted a session; 1 over"),
         ("1 closed a", ""),
         ("2 closed a", "2 over; release a if 8"),
@@ -61,7 +61,7 @@ fn the_end_of_an_earlier_connection_does_nothing() {
 #[test]
 fn what_the_latest_request_says_of_the_session_counts() {
     scenario(&[
-        ("1 lock a named session", "ask a"),
+        ("1 lock a named session", "acquire a"),
         ("2 lock a named", ""),
         ("granted 7", "1 granted a; 2 granted a"),
         ("after 29999", ""),
@@ -72,7 +72,7 @@ fn what_the_latest_request_says_of_the_session_counts() {
 #[test]
 fn a_session_whose_lease_another_gate_extended_is_renewed_but_not_released() {
     scenario(&[
-        ("1 lock a named px 3000 session", "ask a px 3000"),
+        ("1 lock a named px 3000 session", "acquire a px 3000"),
         ("granted 7", "1 granted a session"),
         ("after 1200", "extend a 3000 if 7"),
         ("again 9", ""),
@@ -87,7 +87,10 @@ fn a_session_whose_lease_another_gate_extended_is_renewed_but_not_released() {
 fn a_session_whose_renewal_was_not_answered_is_released_all_the_same() {
     for named in ["", " named"] {
         scenario(&[
-            (&format!("1 lock a{named} px 3000 session"), "ask a px 3000"),
+            (
+                &format!("1 lock a{named} px 3000 session"),
+                "acquire a px 3000",
+            ),
             ("granted 7", "1 granted a session"),
             ("after 1200", "extend a 3000 if 7"),
             ("unknown", "extend a 3000 if 7 found"),
@@ -102,12 +105,18 @@ fn a_session_whose_renewal_was_not_answered_is_released_all_the_same() {
 fn a_session_whose_token_is_in_use_elsewhere_is_not_released_by_its_end() {
     for named in ["", " named"] {
         scenario(&[
-            (&format!("1 lock a{named} px 3000 session"), "ask a px 3000"),
+            (
+                &format!("1 lock a{named} px 3000 session"),
+                "acquire a px 3000",
+            ),
             ("granted 7", "1 granted a session"),
             ("1 closed a", "1 over; release a if 7"),
         ]);
         scenario(&[
-            (&format!("1 lock a{named} px 3000 session"), "ask a px 3000"),
+            (
+                &format!("1 lock a{named} px 3000 session"),
+                "acquire a px 3000",
+            ),
             ("granted 7", "1 granted a session"),
             ("after 1200", "extend a 3000 if 7"),
             ("unknown", "extend a 3000 if 7 found"),
@@ -121,8 +130,8 @@ fn a_session_whose_token_is_in_use_elsewhere_is_not_released_by_its_end() {
 #[test]
 fn a_session_whose_acquisition_was_not_answered_is_released_by_its_end() {
     scenario(&[
-        ("1 lock a px 3000 session", "ask a px 3000"),
-        ("unknown", "ask a px 3000"),
+        ("1 lock a px 3000 session", "acquire a px 3000"),
+        ("unknown", "acquire a px 3000"),
         ("again 7", "1 granted a session"),
         ("1 closed a", "1 over; release a if 7"),
     ]);
@@ -150,7 +159,7 @@ fn a_renewal_that_fails_is_tried_again_until_the_lease_is_over_and_then_it_is_to
 #[test]
 fn a_session_that_is_not_renewed_in_time_is_told_before_its_lease_can_be_over() {
     scenario(&[
-        ("1 lock a px 1200 session", "ask a px 1200"),
+        ("1 lock a px 1200 session", "acquire a px 1200"),
         ("granted 7", "1 granted a session"),
         ("after 400", "extend a 1200 if 7"),
         // A twelfth of the lease before its end.
@@ -164,7 +173,7 @@ fn a_session_that_is_not_renewed_in_time_is_told_before_its_lease_can_be_over() 
 #[test]
 fn a_session_that_was_deleted_is_told_though_nobody_waits() {
     scenario(&[
-        ("1 lock a session", "ask a"),
+        ("1 lock a session", "acquire a"),
         ("granted 7", "1 granted a session"),
         ("push", "check"),
         ("free", "1 lost"),
@@ -175,10 +184,10 @@ fn a_session_that_was_deleted_is_told_though_nobody_waits() {
 #[test]
 fn a_session_that_was_overwritten_is_told_when_somebody_waits() {
     scenario(&[
-        ("1 lock a session", "ask a"),
+        ("1 lock a session", "acquire a"),
         ("granted 7", "1 granted a session"),
         ("2 lock b", ""),
-        ("push", "ask b"),
+        ("push", "acquire b"),
         ("held x 50", "1 lost"),
     ]);
 }
@@ -186,7 +195,7 @@ fn a_session_that_was_overwritten_is_told_when_somebody_waits() {
 #[test]
 fn a_change_that_left_the_lock_as_it_was_ends_nothing() {
     scenario(&[
-        ("1 lock a px 3000 session", "ask a px 3000"),
+        ("1 lock a px 3000 session", "acquire a px 3000"),
         ("granted 7", "1 granted a session"),
         ("push", "check"),
         ("held a 2500", ""),
@@ -197,7 +206,7 @@ fn a_change_that_left_the_lock_as_it_was_ends_nothing() {
 #[test]
 fn a_session_that_reached_nobody_is_no_session() {
     scenario(&[
-        ("1 lock a session", "ask a"),
+        ("1 lock a session", "acquire a"),
         ("granted 7", "1 granted a session"),
         ("1 undelivered a", "1 over; release a"),
     ]);
@@ -206,7 +215,7 @@ fn a_session_that_reached_nobody_is_no_session() {
 #[test]
 fn a_renewal_is_not_kept_waiting_by_what_clients_want() {
     scenario(&[
-        ("1 lock a px 3000 session", "ask a px 3000"),
+        ("1 lock a px 3000 session", "acquire a px 3000"),
         ("granted 7", "1 granted a session"),
         ("2 unlock x", "release x"),
         ("3 unlock y", ""),
@@ -221,20 +230,20 @@ fn a_renewal_is_not_kept_waiting_by_what_clients_want() {
 #[test]
 fn a_fence_comes_with_the_grant_and_stays_the_same() {
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("2 lock a named fence", "ask a fence unless 7 if 7"),
+        ("2 lock a named fence", "acquire a fence unless 7 if 7"),
         ("granted 8", "2 granted a fence 40"),
         ("3 relock a 50", "extend a 50 if 8"),
         ("granted 9", "3 Done"),
-        ("4 lock a named fence", "ask a fence unless 9 if 9"),
+        ("4 lock a named fence", "acquire a fence unless 9 if 9"),
         ("granted 10", "4 granted a fence 40"),
     ]);
     // Granted elsewhere before, but the fence is of here.
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("again 7 fence 40", "1 granted a fence 40"),
-        ("2 lock a named fence", "ask a fence unless 7"),
+        ("2 lock a named fence", "acquire a fence unless 7"),
         ("again 8", "2 granted a fence 40"),
     ]);
 }
@@ -243,64 +252,64 @@ fn a_fence_comes_with_the_grant_and_stays_the_same() {
 #[test]
 fn a_fence_is_a_new_one_where_it_is_not_known_that_the_lock_was_kept() {
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("2 lock a named fence", "ask a fence unless 7 if 7"),
+        ("2 lock a named fence", "acquire a fence unless 7 if 7"),
         ("granted 8 fence 60", "2 granted a fence 60"),
         ("3 relock a 50", "extend a 50 if 8"),
         ("again 9", "3 Done"),
-        ("4 lock a named fence", "ask a fence if 9"),
+        ("4 lock a named fence", "acquire a fence if 9"),
         ("granted 10 fence 80", "4 granted a fence 80"),
     ]);
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("forgot", "restore a 30000"),
+        ("data_lost", "write_back a 30000"),
         ("granted 7", ""),
-        ("2 lock a named fence", "ask a fence if 7"),
+        ("2 lock a named fence", "acquire a fence if 7"),
         ("granted 9 fence 60", "2 granted a fence 60"),
     ]);
     // Nor after a second loss of the same lease, or where the answer to its being written back was lost.
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("forgot", "restore a 30000"),
-        ("unknown", "restore a 30000"),
+        ("data_lost", "write_back a 30000"),
+        ("unknown", "write_back a 30000"),
         ("again 7", ""),
-        ("2 lock a named fence", "ask a fence if 7"),
+        ("2 lock a named fence", "acquire a fence if 7"),
     ]);
     // What the store had before it lost data.
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
-        ("forgot", ""),
+        ("1 lock a named fence", "acquire a fence"),
+        ("data_lost", ""),
         (
             "granted 7 fence 40",
-            "1 granted a fence 40; restore a 30000",
+            "1 granted a fence 40; write_back a 30000",
         ),
         ("again 7", ""),
-        ("2 lock a named fence", "ask a fence if 7"),
+        ("2 lock a named fence", "acquire a fence if 7"),
     ]);
     // The next connection may lead to a store that has less.
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("2 lock a named fence", "ask a fence unless 7 if 7"),
-        ("unknown", "ask a fence if 7"),
+        ("2 lock a named fence", "acquire a fence unless 7 if 7"),
+        ("unknown", "acquire a fence if 7"),
     ]);
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("deaf", "check"),
+        ("tracking_lost", "check"),
         ("held a 30000", ""),
-        ("2 lock a named fence", "ask a fence if 7"),
+        ("2 lock a named fence", "acquire a fence if 7"),
     ]);
     // Who asks without one is not refused for the sake of it.
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
-        ("2 lock a named", "ask a if 7"),
+        ("2 lock a named", "acquire a if 7"),
         ("granted 8", "2 granted a"),
-        ("3 lock a named fence", "ask a fence if 8"),
+        ("3 lock a named fence", "acquire a fence if 8"),
     ]);
 }
 
@@ -308,18 +317,18 @@ fn a_fence_is_a_new_one_where_it_is_not_known_that_the_lock_was_kept() {
 #[test]
 fn a_fence_that_was_told_is_not_forgotten() {
     scenario(&[
-        ("1 lock a named fence", "ask a fence"),
+        ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
         ("2 relock a 30000", "extend a 30000 if 7"),
         ("again 9", "2 Done"),
-        ("forgot", "restore a 30000"),
+        ("data_lost", "write_back a 30000"),
     ]);
 }
 
 #[test]
 fn a_fence_is_asked_for_by_a_handover_too() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b fence", ""),
         ("3 unlock a", "hand a to b fence"),
@@ -330,9 +339,9 @@ fn a_fence_is_asked_for_by_a_handover_too() {
 #[test]
 fn who_joins_with_a_fence_while_the_question_is_on_its_way_gets_one() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("2 lock a named fence", ""),
-        ("granted 7", "ask a fence if 7"),
+        ("granted 7", "acquire a fence if 7"),
         ("granted 8 fence 5", "1 granted a; 2 granted a fence 5"),
     ]);
 }
@@ -342,11 +351,11 @@ fn who_joins_with_a_fence_while_the_question_is_on_its_way_gets_one() {
 #[test]
 fn a_lease_is_written_back_for_the_time_that_is_left() {
     scenario(&[
-        ("1 lock a fence", "ask a fence"),
+        ("1 lock a fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),
         ("2 lock b", ""),
         ("after 1000", ""),
-        ("forgot", "restore a 29000"),
+        ("data_lost", "write_back a 29000"),
         ("granted 9", ""),
         ("3 unlock a", "hand a to b"),
     ]);
@@ -355,12 +364,12 @@ fn a_lease_is_written_back_for_the_time_that_is_left() {
 #[test]
 fn who_waits_is_granted_nothing_before_the_grace_is_over() {
     scenario(&[
-        ("1 lock b", "ask b"),
+        ("1 lock b", "acquire b"),
         ("held a 50000", ""),
-        ("forgot", "ask b"),
+        ("data_lost", "acquire b"),
         ("not yet 1500", ""),
         ("after 1499", ""),
-        ("after 1", "ask b"),
+        ("after 1", "acquire b"),
         ("granted 9", "1 granted b"),
     ]);
 }
@@ -368,18 +377,18 @@ fn who_waits_is_granted_nothing_before_the_grace_is_over() {
 #[test]
 fn a_lease_that_meets_an_unknown_token_waits_for_its_end_within_the_grace() {
     let rest = [
-        ("1 lock a session", "ask a"),
+        ("1 lock a session", "acquire a"),
         ("granted 7", "1 granted a session"),
-        ("forgot", "restore a 30000"),
+        ("data_lost", "write_back a 30000"),
         ("held x 50 grace 50", ""),
         ("2 unlock b", "release b"),
         ("not held", "2 NotHeld"),
         // Another instance knew it to be dead.
-        ("push", "restore a 30000"),
+        ("push", "write_back a 30000"),
         ("held y 50 grace 20", ""),
         ("3 relock a 30000", ""),
         ("after 19", ""),
-        ("after 1", "restore a 29980"),
+        ("after 1", "write_back a 29980"),
     ];
     let kept = [
         ("granted 9", "extend a 30000 if 9"),
@@ -397,9 +406,9 @@ fn a_lease_is_released_before_it_was_written_back() {
     for (lock, died) in [("1 lock a", "a"), ("1 lock a named", "a up to 7")] {
         let mut harness = Harness::new(SETTINGS);
         for (event, expected) in [
-            (lock, "ask a"),
+            (lock, "acquire a"),
             ("granted 7", "1 granted a"),
-            ("forgot", "restore a 30000"),
+            ("data_lost", "write_back a 30000"),
             ("held x 50 grace 50", ""),
             ("2 unlock a", "release a"),
             ("not held", "2 Done"),
@@ -438,7 +447,7 @@ fn a_token_released_within_the_grace_is_looked_for_until_it_is_over() {
         ("free grace 159", ""),
         ("after 169", ""),
         ("after 1", "check"),
-        ("held a 50 dead", "bury a"),
+        ("held a 50 dead", "delete_dead a"),
         ("free", ""),
         ("idle", "true"),
     ] {
@@ -450,25 +459,28 @@ fn a_token_released_within_the_grace_is_looked_for_until_it_is_over() {
 #[test]
 fn a_dead_token_that_is_back_is_deleted_before_the_lease_is_written_back() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
-        ("forgot dead", "restore a 30000"),
-        ("held z 50 dead 6 8 grace 50", "bury z up to 6 or at 8"),
-        ("free", "restore a 30000"),
-        ("held y 50 dead grace 50", "bury y"),
+        ("data_lost dead", "write_back a 30000"),
+        (
+            "held z 50 dead 6 8 grace 50",
+            "delete_dead z up to 6 or at 8",
+        ),
+        ("free", "write_back a 30000"),
+        ("held y 50 dead grace 50", "delete_dead y"),
         // Its deadline says that it was granted anew elsewhere.
-        ("held y 40 dead", "restore a 30000"),
+        ("held y 40 dead", "write_back a 30000"),
         ("held y 50 dead grace 50", ""),
-        ("after 50", "restore a 29950"),
+        ("after 50", "write_back a 29950"),
         ("held y 40 dead", ""),
     ]);
     // Later than the grace, too.
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
-        ("forgot dead", "restore a 30000"),
-        ("held z 50 dead", "bury z"),
-        ("free", "restore a 30000"),
+        ("data_lost dead", "write_back a 30000"),
+        ("held z 50 dead", "delete_dead z"),
+        ("free", "write_back a 30000"),
         ("granted 9", ""),
     ]);
 }
@@ -476,10 +488,10 @@ fn a_dead_token_that_is_back_is_deleted_before_the_lease_is_written_back() {
 #[test]
 fn a_lock_that_no_client_wants_is_looked_at_for_dead_tokens() {
     scenario(&[
-        ("forgot dead", "check"),
-        ("held z 50 dead", "bury z"),
+        ("data_lost dead", "check"),
+        ("held z 50 dead", "delete_dead z"),
         ("unknown", "check"),
-        ("held z 50 dead", "bury z"),
+        ("held z 50 dead", "delete_dead z"),
         ("free", ""),
         // For the last time.
         ("after 30000", "check"),
@@ -488,14 +500,14 @@ fn a_lock_that_no_client_wants_is_looked_at_for_dead_tokens() {
     ]);
     // Another instance did not know of the release, and wrote the lease back.
     scenario(&[
-        ("forgot dead", "check"),
+        ("data_lost dead", "check"),
         ("held y 50", ""),
         ("push", "check"),
-        ("held z 50 dead", "bury z"),
+        ("held z 50 dead", "delete_dead z"),
         ("free", ""),
     ]);
     scenario(&[
-        ("forgot dead", "check"),
+        ("data_lost dead", "check"),
         ("unknown", "check"),
         ("after 30000", ""),
         ("unknown", "check"),
@@ -507,17 +519,17 @@ fn a_lock_that_no_client_wants_is_looked_at_for_dead_tokens() {
 #[test]
 fn a_waiter_is_not_kept_by_a_dead_token() {
     scenario(&[
-        ("1 lock b", "ask b"),
-        ("held z 50000 dead", "bury z"),
-        ("free", "ask b"),
+        ("1 lock b", "acquire b"),
+        ("held z 50000 dead", "delete_dead z"),
+        ("free", "acquire b"),
         ("granted 9", "1 granted b"),
     ]);
     // It is there for it again.
     scenario(&[
-        ("1 lock z named", "ask z"),
+        ("1 lock z named", "acquire z"),
         ("held x 50000", ""),
-        ("push", "ask z"),
-        ("held z 50000 dead", "ask z"),
+        ("push", "acquire z"),
+        ("held z 50000 dead", "acquire z"),
     ]);
 }
 
@@ -565,7 +577,7 @@ fn a_token_dies_when_it_is_released_handed_on_or_lost() {
         after(&[&shortened[..], &longer[..]].concat()),
         ["a up to 9"]
     );
-    let lost = after(&["2 unlock a", "forgot", "free"]);
+    let lost = after(&["2 unlock a", "data_lost", "free"]);
     assert_eq!(lost, ["a up to 7 before the loss"]);
     // Another instance granted it too, and may have extended it.
     let again = died(&["1 lock a named", "again 7", "push", "free"]);
@@ -576,9 +588,9 @@ fn a_token_dies_when_it_is_released_handed_on_or_lost() {
 #[test]
 fn a_lease_that_met_another_owner_is_lost_and_told() {
     scenario(&[
-        ("1 lock a session", "ask a"),
+        ("1 lock a session", "acquire a"),
         ("granted 7", "1 granted a session"),
-        ("forgot", "restore a 30000"),
+        ("data_lost", "write_back a 30000"),
         ("held x 50", "1 lost"),
     ]);
 }
@@ -586,10 +598,10 @@ fn a_lease_that_met_another_owner_is_lost_and_told() {
 #[test]
 fn a_lease_whose_release_is_under_way_is_not_written_back() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 unlock a", "release a"),
-        ("forgot", ""),
+        ("data_lost", ""),
         ("unknown", "release a"),
         ("not held", "2 Done"),
     ]);
@@ -599,10 +611,10 @@ fn a_lease_whose_release_is_under_way_is_not_written_back() {
 #[test]
 fn a_release_that_comes_after_the_loss_was_done() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 unlock a", "release a"),
-        ("forgot", ""),
+        ("data_lost", ""),
         // Where the answer is from before the loss, the token may be back.
         ("not held", "2 Done; check"),
         ("free", ""),
@@ -615,10 +627,10 @@ fn a_release_that_comes_after_the_loss_was_done() {
 #[test]
 fn a_lease_that_changed_is_not_written_back_but_asked_about() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("push", "check"),
-        ("forgot", ""),
+        ("data_lost", ""),
         ("unknown", "check"),
         ("free", ""),
         ("idle", "true"),
@@ -628,15 +640,15 @@ fn a_lease_that_changed_is_not_written_back_but_asked_about() {
 #[test]
 fn a_lease_is_written_back_over_the_token_that_it_was_handed_on_from_last() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 unlock a", "hand a to b"),
-        ("forgot", ""),
+        ("data_lost", ""),
         // Answered before the loss, heard of after it.
-        ("granted 8", "3 Done; 2 granted b; restore b 30000"),
-        ("held a 50 dead grace 50", "bury a"),
-        ("free", "restore b 30000"),
+        ("granted 8", "3 Done; 2 granted b; write_back b 30000"),
+        ("held a 50 dead grace 50", "delete_dead a"),
+        ("free", "write_back b 30000"),
         ("granted 9", ""),
     ]);
 }
@@ -644,11 +656,11 @@ fn a_lease_is_written_back_over_the_token_that_it_was_handed_on_from_last() {
 #[test]
 fn a_lease_that_is_extended_when_the_store_forgets_is_written_back_first() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 relock a 500", "extend a 500 if 7"),
-        ("forgot", ""),
-        ("free", "restore a 30000"),
+        ("data_lost", ""),
+        ("free", "write_back a 30000"),
         ("granted 8", "extend a 500 if 8"),
         ("granted 9", "2 Done"),
     ]);
@@ -657,13 +669,13 @@ fn a_lease_that_is_extended_when_the_store_forgets_is_written_back_first() {
 #[test]
 fn a_writing_back_that_was_not_answered_is_sent_again() {
     scenario(&[
-        ("1 lock a px 2000", "ask a px 2000"),
+        ("1 lock a px 2000", "acquire a px 2000"),
         ("granted 7", "1 granted a"),
-        ("forgot", "restore a 2000"),
+        ("data_lost", "write_back a 2000"),
         ("after 500", ""),
-        ("unknown", "restore a 1500"),
+        ("unknown", "write_back a 1500"),
         ("not now LOADING", ""),
-        ("after 100", "restore a 1400"),
+        ("after 100", "write_back a 1400"),
     ]);
 }
 
@@ -671,13 +683,13 @@ fn a_writing_back_that_was_not_answered_is_sent_again() {
 #[test]
 fn a_lease_is_written_back_again_when_the_connection_broke_meanwhile() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
-        ("forgot", "restore a 30000"),
-        ("deaf", ""),
+        ("data_lost", "write_back a 30000"),
+        ("tracking_lost", ""),
         ("granted 8", "check"),
-        ("forgot", ""),
-        ("unknown", "restore a 30000"),
+        ("data_lost", ""),
+        ("unknown", "write_back a 30000"),
     ]);
 }
 
@@ -685,18 +697,18 @@ fn a_lease_is_written_back_again_when_the_connection_broke_meanwhile() {
 #[test]
 fn a_writing_back_that_was_refused_is_tried_again_until_the_lease_is_over() {
     scenario(&[
-        ("1 lock a px 450 session", "ask a px 450"),
+        ("1 lock a px 450 session", "acquire a px 450"),
         ("granted 7", "1 granted a session"),
-        ("forgot", "restore a 450"),
+        ("data_lost", "write_back a 450"),
         ("refused OOM", ""),
         // It is not known yet whether the lease stands.
         ("2 relock a 400", ""),
         ("after 99", ""),
-        ("after 1", "restore a 350"),
+        ("after 1", "write_back a 350"),
         ("refused OOM", ""),
         // Ever less often.
         ("after 199", ""),
-        ("after 1", "restore a 150"),
+        ("after 1", "write_back a 150"),
         ("refused OOM", ""),
         ("after 150", "1 lost; release a if 7"),
     ]);
@@ -706,21 +718,21 @@ fn a_writing_back_that_was_refused_is_tried_again_until_the_lease_is_over() {
 #[test]
 fn a_change_that_was_told_while_a_question_was_on_its_way_that_is_not_asked_again_is_heeded() {
     let mut harness = Harness::new(SETTINGS);
-    assert_eq!(harness.happen("1 lock b"), "ask b");
+    assert_eq!(harness.happen("1 lock b"), "acquire b");
     harness.happen("held a 50000");
     assert_eq!(harness.happen("2 unlock x"), "release x");
     assert_eq!(harness.happen("after 2000"), "2 Upstream");
-    harness.happen("deaf");
-    assert_eq!(harness.happen("unknown"), "ask b");
+    harness.happen("tracking_lost");
+    assert_eq!(harness.happen("unknown"), "acquire b");
 }
 
 #[test]
 fn a_lease_that_is_over_is_not_written_back() {
     scenario(&[
-        ("1 lock a px 2000", "ask a px 2000"),
+        ("1 lock a px 2000", "acquire a px 2000"),
         ("granted 7", "1 granted a"),
         ("after 2000", ""),
-        ("forgot", "check"),
+        ("data_lost", "check"),
     ]);
 }
 
@@ -731,18 +743,18 @@ fn what_is_written_back_is_a_setting() {
         ..SETTINGS
     };
     let plain: [(&str, &str); 3] = [
-        ("1 lock a", "bare ask a"),
+        ("1 lock a", "bare acquire a"),
         ("again 0 polled", "1 granted a"),
-        ("forgot", "check"),
+        ("data_lost", "check"),
     ];
     scenario_with(with(WriteBack::Off), &plain);
     scenario_with(with(WriteBack::Session), &plain);
     scenario_with(
         with(WriteBack::Session),
         &[
-            ("1 lock a session", "ask a"),
+            ("1 lock a session", "acquire a"),
             ("granted 7", "1 granted a session"),
-            ("forgot", "restore a 30000"),
+            ("data_lost", "write_back a 30000"),
         ],
     );
 }
@@ -750,9 +762,9 @@ fn what_is_written_back_is_a_setting() {
 #[test]
 fn after_a_broken_connection_a_lease_is_asked_about_so_that_its_end_is_told_again() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
-        ("deaf", "check"),
+        ("tracking_lost", "check"),
         ("held a 29000", ""),
         ("push", "check"),
         ("free", ""),
@@ -765,7 +777,7 @@ fn after_a_broken_connection_a_lease_is_asked_about_so_that_its_end_is_told_agai
 #[test]
 fn a_handover_that_was_not_answered_is_sent_again_and_the_lease_begins_anew() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 unlock a", "hand a to b"),
@@ -777,7 +789,7 @@ fn a_handover_that_was_not_answered_is_sent_again_and_the_lease_begins_anew() {
 #[test]
 fn what_nobody_wants_any_more_and_was_never_answered_is_released_and_once_more_later() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("1 gone a", ""),
         ("unknown", "release a"),
         ("not held", ""),
@@ -791,9 +803,9 @@ fn what_nobody_wants_any_more_and_was_never_answered_is_released_and_once_more_l
 #[test]
 fn a_wait_that_ends_before_the_store_takes_writes_is_the_error_of_the_store() {
     scenario(&[
-        ("1 lock a wait 300", "ask a"),
+        ("1 lock a wait 300", "acquire a"),
         ("not now MASTERDOWN", ""),
-        ("after 100", "ask a"),
+        ("after 100", "acquire a"),
         ("not yet 1500", ""),
         ("after 200", "1 Store(b\"MASTERDOWN\")"),
     ]);
@@ -802,7 +814,7 @@ fn a_wait_that_ends_before_the_store_takes_writes_is_the_error_of_the_store() {
 #[test]
 fn a_wait_that_ends_while_the_store_does_not_answer_is_an_error() {
     scenario(&[
-        ("1 lock a wait 5000", "ask a"),
+        ("1 lock a wait 5000", "acquire a"),
         ("after 3000", ""),
         ("after 2000", "1 Upstream"),
     ]);
@@ -813,13 +825,13 @@ fn a_wait_that_ends_while_the_store_does_not_answer_is_an_error() {
 #[test]
 fn what_was_read_on_a_connection_that_broke_is_read_again() {
     let mut harness = Harness::new(SETTINGS);
-    assert_eq!(harness.happen("1 lock b"), "ask b");
+    assert_eq!(harness.happen("1 lock b"), "acquire b");
     harness.happen("held a 50000");
     harness.happen("2 unlock x");
-    harness.happen("deaf");
+    harness.happen("tracking_lost");
     assert_eq!(harness.happen("unknown"), "release x");
     harness.link = 2;
-    assert_eq!(harness.happen("not held"), "2 Upstream; ask b");
+    assert_eq!(harness.happen("not held"), "2 Upstream; acquire b");
 }
 
 /// The first acquisition of a plain lock that is not written back costs Redis a bare `SET`. Who waits
@@ -833,9 +845,9 @@ fn what_is_not_written_back_is_taken_without_looking_until_somebody_waits() {
     scenario_with(
         settings,
         &[
-            ("1 lock a", "bare ask a"),
+            ("1 lock a", "bare acquire a"),
             ("again 0 polled", "1 granted a"),
-            ("2 lock b", "ask b"),
+            ("2 lock b", "acquire b"),
             ("held a 29000", ""),
             ("3 lock c", ""),
             ("4 unlock a", "hand a to b"),
@@ -845,8 +857,9 @@ fn what_is_not_written_back_is_taken_without_looking_until_somebody_waits() {
     for options in ["fence", "session", "named"] {
         let mut harness = Harness::new(settings);
         assert!(
-            harness.happen(&format!("1 lock a {options}"))
-                .starts_with("ask a")
+            harness
+                .happen(&format!("1 lock a {options}"))
+                .starts_with("acquire a")
         );
     }
 }
@@ -856,7 +869,7 @@ fn what_is_not_written_back_is_taken_without_looking_until_somebody_waits() {
 #[test]
 fn a_grant_of_a_token_of_our_own_is_taken_back_until_it_is_answered() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("1 undelivered a", "release a"),
         ("unknown", "release a"),
@@ -869,7 +882,7 @@ fn a_grant_of_a_token_of_our_own_is_taken_back_until_it_is_answered() {
 #[test]
 fn a_grant_of_a_token_that_the_client_named_is_taken_back_only_from_its_own_deadline() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("1 undelivered a", "hand a to b if 7"),

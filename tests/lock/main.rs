@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests
 
 mod harness;
-mod errands;
-mod metrics;
 mod leases;
+mod metrics;
 mod orphaned_grants;
+mod pending_ops;
 mod properties;
 mod scenarios;
 mod simulator;

@@ -8,7 +8,7 @@ use crate::harness::scenario;
 #[test]
 fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 unlock a", "hand a to b"),
@@ -18,7 +18,7 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
     ]);
     // Nor can it while another store request is on its way; and what it was granted by is known, though not by whom.
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 unlock x", "release x"),
         ("3 unlock a", ""),
@@ -26,7 +26,7 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
         ("not held", "release a if 7"),
     ]);
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("again 7", "1 granted a"),
         ("2 unlock x", "release x"),
         ("3 unlock a", ""),
@@ -35,21 +35,21 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
     ]);
     // Where nobody can say which grant that was its lease runs out.
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("again 7", "1 granted a"),
         ("2 unlock a", "release a"),
         ("after 2000", "2 Upstream"),
         ("unknown", ""),
     ]);
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("again 7", "1 granted a"),
         ("2 unlock a", "release a"),
         ("after 2000", "2 Upstream"),
         ("unknown", ""),
     ]);
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 unlock a", "release a"),
         ("not now BUSY", ""),
@@ -68,8 +68,8 @@ fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
 #[test]
 fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
     scenario(&[
-        ("1 lock a", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a", "acquire a"),
+        ("unknown", "acquire a"),
         ("not yet 500", ""),
         ("1 gone a", "release a"),
         ("free", ""),
@@ -79,23 +79,23 @@ fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
     ]);
     // Or when its time to wait is over.
     scenario(&[
-        ("1 lock a wait 200", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a wait 200", "acquire a"),
+        ("unknown", "acquire a"),
         ("not yet 500", ""),
         ("after 200", "1 Nil; release a"),
     ]);
     scenario(&[
-        ("1 lock a", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a", "acquire a"),
+        ("unknown", "acquire a"),
         ("not yet 500", ""),
-        ("after 500", "ask a"),
+        ("after 500", "acquire a"),
         ("not now BUSY", ""),
         ("1 gone a", ""),
         ("after 100", "release a"),
     ]);
     scenario(&[
-        ("1 lock a", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a", "acquire a"),
+        ("unknown", "acquire a"),
         ("not now BUSY", ""),
         ("1 gone a", ""),
         ("after 100", "release a"),
@@ -106,7 +106,7 @@ fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
     ]);
     // Of a handover, too, to which nobody can say any more by which grant its lock was held.
     scenario(&[
-        ("1 lock a px 1500", "ask a px 1500"),
+        ("1 lock a px 1500", "acquire a px 1500"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("2 unlock a", "hand a to b"),
@@ -116,28 +116,28 @@ fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
     ]);
     // Who named its token may use it at another gate.
     scenario(&[
-        ("1 lock a named", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a named", "acquire a"),
+        ("unknown", "acquire a"),
         ("not yet 500", ""),
         ("1 gone a", ""),
         ("after 3000", ""),
     ]);
     // But it is not told that somebody else has the lock.
     scenario(&[
-        ("1 lock a named wait 900", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a named wait 900", "acquire a"),
+        ("unknown", "acquire a"),
         ("not yet 500", ""),
-        ("after 500", "ask a"),
+        ("after 500", "acquire a"),
         ("after 400", "1 Upstream"),
     ]);
     // Who is there for it still gets it.
     scenario(&[
-        ("1 lock a", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a", "acquire a"),
+        ("unknown", "acquire a"),
         ("not yet 500", ""),
-        ("after 501", "ask a"),
+        ("after 501", "acquire a"),
         ("granted 7", "1 granted a"),
-        ("2 lock a named", "ask a if 7"),
+        ("2 lock a named", "acquire a if 7"),
         ("not yet 500", ""),
         ("2 gone a", ""),
     ]);
@@ -148,9 +148,9 @@ fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
 #[test]
 fn a_lease_that_was_told_nobody_is_given_back() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("2 lock a named px 50", ""),
-        ("granted 7", "ask a px 50 if 7"),
+        ("granted 7", "acquire a px 50 if 7"),
         (
             "refused OOM",
             "1 Store(b\"OOM\"); 2 Store(b\"OOM\"); release a if 7",
@@ -159,15 +159,15 @@ fn a_lease_that_was_told_nobody_is_given_back() {
         ("idle", "true"),
     ]);
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("2 lock a named px 50", ""),
-        ("granted 7", "ask a px 50 if 7"),
+        ("granted 7", "acquire a px 50 if 7"),
         ("not yet 50", ""),
         ("1 gone a", ""),
         ("2 gone a", "release a if 7"),
     ]);
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 relock a 50", "extend a 50 if 7"),
         ("1 undelivered a", ""),
@@ -176,7 +176,7 @@ fn a_lease_that_was_told_nobody_is_given_back() {
         ("refused OOM", "2 Store(b\"OOM\"); release a if 7"),
     ]);
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 relock a 50", "extend a 50 if 7"),
         ("1 undelivered a", ""),
@@ -191,7 +191,7 @@ fn a_lease_that_was_told_nobody_is_given_back() {
 fn a_lease_that_was_to_be_given_back_is_given_back_when_who_came_for_it_leaves() {
     let comes_and = |leaves: &[(&str, &str)]| {
         let before = [
-            ("1 lock a named", "ask a"),
+            ("1 lock a named", "acquire a"),
             ("granted 7", "1 granted a"),
             ("2 unlock x", "release x"),
             ("1 undelivered a", ""),
@@ -222,7 +222,7 @@ fn a_lease_that_was_to_be_given_back_is_given_back_when_who_came_for_it_leaves()
     ]);
     comes_and(&[
         ("3 lock a named", ""),
-        ("not held", "2 NotHeld; ask a if 7"),
+        ("not held", "2 NotHeld; acquire a if 7"),
         ("3 gone a", ""),
         ("not yet 0", "release a if 7"),
     ]);
@@ -233,10 +233,10 @@ fn a_lease_that_was_to_be_given_back_is_given_back_when_who_came_for_it_leaves()
 #[test]
 fn a_grant_that_is_not_delivered_takes_no_later_lease_back() {
     scenario(&[
-        ("1 lock a named px 50", "ask a px 50"),
+        ("1 lock a named px 50", "acquire a px 50"),
         ("granted 7", "1 granted a"),
         ("after 100", ""),
-        ("2 lock a named", "ask a"),
+        ("2 lock a named", "acquire a"),
         ("granted 9", "2 granted a"),
         ("1 undelivered a", ""),
         ("3 lock b", ""),
@@ -248,8 +248,8 @@ fn a_grant_that_is_not_delivered_takes_no_later_lease_back() {
 #[test]
 fn what_the_first_sending_may_have_done_is_undone_where_the_second_is_refused() {
     scenario(&[
-        ("1 lock a", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a", "acquire a"),
+        ("unknown", "acquire a"),
         ("refused NOREPLICAS", "1 Store(b\"NOREPLICAS\"); release a"),
         ("refused NOREPLICAS", ""),
         ("after 2000", "release a"),

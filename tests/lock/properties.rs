@@ -46,7 +46,7 @@ proptest! {
                 (9, Some(id)) if waiting[&id].1 => (format!("{id} behind {} {second}", waiting[&id].0), None),
                 (10, _) => (format!("{number} undelivered {token}"), None),
                 (11, _) => ("push".to_owned(), None),
-                (12, _) => ("deaf".to_owned(), None),
+                (12, _) => ("tracking_lost".to_owned(), None),
                 (13, _) => (format!("after {}", 3 * u64::from(one) * u64::from(other)), None),
                 (14, _) if asked => (format!("granted {deadline}"), None),
                 (15, _) if asked => (format!("again {deadline}"), None),
@@ -61,8 +61,8 @@ proptest! {
                 (24, _) => lock(" named session"),
                 (25, _) => lock(" fence session px 20"),
                 (26, _) => lock(" named fence"),
-                (27, _) if one % 2 == 0 => ("forgot".to_owned(), None),
-                (27, _) => ("forgot dead".to_owned(), None),
+                (27, _) if one % 2 == 0 => ("data_lost".to_owned(), None),
+                (27, _) => ("data_lost dead".to_owned(), None),
                 (30, _) if asked => (format!("held {token} 9 grace 9"), None),
                 (31, _) if asked => (format!("held {token} 9 dead {deadline}"), None),
                 (28 | 29, _) if !bound.is_empty() => {
@@ -78,7 +78,7 @@ proptest! {
             let answers = (14..24).contains(&what) || what >= 30;
             let done = harness.happen(&line);
             asked = (asked && !answers) || done.split("; ").any(|act| {
-                ["ask", "hand", "release", "extend", "check", "restore", "bury"].contains(&act.split(' ').next().unwrap())
+                ["acquire", "hand", "release", "extend", "check", "write_back", "delete_dead"].contains(&act.split(' ').next().unwrap())
             });
             for act in done.split("; ") {
                 if let Some(request) = act.split(' ').next().and_then(|word| word.parse::<usize>().ok()) {

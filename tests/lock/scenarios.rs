@@ -8,7 +8,7 @@ use crate::harness::{Harness, SETTINGS, scenario, scenario_with};
 #[test]
 fn a_free_lock_costs_one_question_and_its_release_another() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 unlock a", "release a"),
         ("free", "2 Done"),
@@ -19,7 +19,7 @@ fn a_free_lock_costs_one_question_and_its_release_another() {
 #[test]
 fn who_waits_costs_nothing_and_is_handed_the_lock() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 lock c", ""),
@@ -36,11 +36,11 @@ fn who_waits_costs_nothing_and_is_handed_the_lock() {
 #[test]
 fn a_lock_held_elsewhere_is_waited_for_without_asking() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
         ("2 lock b", ""),
         ("3 lock c try", "3 Nil"),
-        ("push", "ask a"),
+        ("push", "acquire a"),
         ("granted 7", "1 granted a"),
     ]);
 }
@@ -48,10 +48,10 @@ fn a_lock_held_elsewhere_is_waited_for_without_asking() {
 #[test]
 fn its_end_is_asked_about_one_millisecond_after_it() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 50", ""),
         ("after 50", ""),
-        ("after 1", "ask a"),
+        ("after 1", "acquire a"),
         ("granted 7", "1 granted a"),
     ]);
 }
@@ -59,10 +59,10 @@ fn its_end_is_asked_about_one_millisecond_after_it() {
 #[test]
 fn who_waits_for_a_lock_without_end_asks_once_a_minute() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x forever", ""),
         ("after 59999", ""),
-        ("after 1", "ask a"),
+        ("after 1", "acquire a"),
         ("held x forever", ""),
     ]);
 }
@@ -70,9 +70,9 @@ fn who_waits_for_a_lock_without_end_asks_once_a_minute() {
 #[test]
 fn a_store_that_tells_nothing_is_polled() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000 polled", ""),
-        ("after 100", "ask a"),
+        ("after 100", "acquire a"),
         ("held x 20000 polled", ""),
         ("2 lock b try", "2 Nil"),
         ("1 gone a", ""),
@@ -84,7 +84,7 @@ fn a_store_that_tells_nothing_is_polled() {
 #[test]
 fn of_several_who_try_at_once_one_asks() {
     scenario(&[
-        ("1 lock a try", "ask a"),
+        ("1 lock a try", "acquire a"),
         ("2 lock b try", ""),
         ("3 lock c try", ""),
         ("granted 7", "1 granted a; 2 Nil; 3 Nil"),
@@ -95,7 +95,7 @@ fn of_several_who_try_at_once_one_asks() {
 #[test]
 fn a_try_that_finds_it_held_leaves_it_known() {
     scenario(&[
-        ("1 lock a try", "ask a"),
+        ("1 lock a try", "acquire a"),
         ("held x 50", "1 Nil"),
         ("2 lock b try", "2 Nil"),
         ("after 51", ""),
@@ -106,7 +106,7 @@ fn a_try_that_finds_it_held_leaves_it_known() {
 #[test]
 fn after_so_many_handovers_the_lock_is_released_for_real() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 unlock a", "hand a to b"),
@@ -119,7 +119,7 @@ fn after_so_many_handovers_the_lock_is_released_for_real() {
         ("granted 10", "7 Done; 6 granted d"),
         ("8 lock e", ""),
         ("9 unlock d", "release d"),
-        ("free", "9 Done; ask e"),
+        ("free", "9 Done; acquire e"),
         ("granted 11", "8 granted e"),
     ]);
 }
@@ -133,14 +133,14 @@ fn after_so_long_a_time_of_them_too_and_others_get_a_moment_to_take_it() {
     scenario_with(
         settings,
         &[
-            ("1 lock a", "ask a"),
+            ("1 lock a", "acquire a"),
             ("granted 7", "1 granted a"),
             ("2 lock b", ""),
             ("after 5000", ""),
             ("3 unlock a", "release a"),
             ("free", "3 Done"),
             ("after 19", ""),
-            ("after 1", "ask b"),
+            ("after 1", "acquire b"),
             ("held x 20000", ""),
         ],
     );
@@ -149,9 +149,9 @@ fn after_so_long_a_time_of_them_too_and_others_get_a_moment_to_take_it() {
 #[test]
 fn a_push_that_overtook_the_answer_is_asked_about() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("push", ""),
-        ("held x 20000", "ask a"),
+        ("held x 20000", "acquire a"),
         ("granted 7", "1 granted a"),
     ]);
 }
@@ -159,37 +159,37 @@ fn a_push_that_overtook_the_answer_is_asked_about() {
 #[test]
 fn a_push_on_another_connection_means_nothing() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("push 2", ""),
         ("held x 20000", ""),
         ("push 2", ""),
-        ("push", "ask a"),
+        ("push", "acquire a"),
     ]);
 }
 
 #[test]
 fn a_push_during_a_release_that_finds_nothing_is_heeded() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
         ("2 unlock z", "release z"),
         ("push", ""),
-        ("not held", "2 NotHeld; ask a"),
+        ("not held", "2 NotHeld; acquire a"),
     ]);
 }
 
 #[test]
 fn asks_in_vain_on_a_push_are_delayed_and_the_first_is_not() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
-        ("push", "ask a"),
+        ("push", "acquire a"),
         ("held y 20000", ""),
         ("push", ""),
-        ("after 1", "ask a"),
+        ("after 1", "acquire a"),
         ("held z 20000", ""),
         ("push", ""),
-        ("after 2", "ask a"),
+        ("after 2", "acquire a"),
         ("granted 7", "1 granted a"),
     ]);
 }
@@ -197,9 +197,9 @@ fn asks_in_vain_on_a_push_are_delayed_and_the_first_is_not() {
 #[test]
 fn a_lost_connection_is_asked_about() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
-        ("deaf", "ask a"),
+        ("tracking_lost", "acquire a"),
         ("held x 20000", ""),
     ]);
 }
@@ -207,12 +207,12 @@ fn a_lost_connection_is_asked_about() {
 #[test]
 fn the_holder_that_asks_again_is_granted_again_past_all_who_wait() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
-        ("3 lock a named px 50", "ask a px 50 if 7"),
+        ("3 lock a named px 50", "acquire a px 50 if 7"),
         ("again 8", "3 granted a"),
-        ("4 lock a named try", "ask a"),
+        ("4 lock a named try", "acquire a"),
         ("again 9", "4 granted a"),
     ]);
 }
@@ -220,9 +220,9 @@ fn the_holder_that_asks_again_is_granted_again_past_all_who_wait() {
 #[test]
 fn the_holder_elsewhere_that_asks_here_is_granted() {
     scenario(&[
-        ("1 lock b", "ask b"),
+        ("1 lock b", "acquire b"),
         ("held a 20000", ""),
-        ("2 lock a named", "ask a"),
+        ("2 lock a named", "acquire a"),
         ("again 7", "2 granted a"),
     ]);
 }
@@ -230,7 +230,7 @@ fn the_holder_elsewhere_that_asks_here_is_granted() {
 #[test]
 fn who_waits_and_asks_again_joins_its_place_each_with_its_own_wait() {
     scenario(&[
-        ("1 lock x", "ask x"),
+        ("1 lock x", "acquire x"),
         ("granted 7", "1 granted x"),
         ("2 lock a named wait 50", ""),
         ("3 lock b", ""),
@@ -244,9 +244,9 @@ fn who_waits_and_asks_again_joins_its_place_each_with_its_own_wait() {
 #[test]
 fn a_lease_asked_for_while_another_is_granted_is_asked_for_once_more() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("2 lock a named px 90", ""),
-        ("granted 7", "ask a px 90 if 7"),
+        ("granted 7", "acquire a px 90 if 7"),
         ("again 8", "1 granted a; 2 granted a"),
     ]);
 }
@@ -254,7 +254,7 @@ fn a_lease_asked_for_while_another_is_granted_is_asked_for_once_more() {
 #[test]
 fn a_named_place_is_kept_and_passed_over_while_empty() {
     scenario(&[
-        ("1 lock x", "ask x"),
+        ("1 lock x", "acquire x"),
         ("granted 7", "1 granted x"),
         ("2 lock a named", ""),
         ("3 lock b", ""),
@@ -270,20 +270,20 @@ fn a_named_place_is_kept_and_passed_over_while_empty() {
 #[test]
 fn a_place_that_nobody_comes_back_to_is_given_up() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("held x forever", ""),
         ("2 lock b", ""),
         ("1 gone a", ""),
         ("after 2000", ""),
         ("3 lock a named", ""),
-        ("push", "ask b"),
+        ("push", "acquire b"),
     ]);
 }
 
 #[test]
 fn a_place_without_a_name_leaves_at_once() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
         ("1 gone a", ""),
         ("push", ""),
@@ -294,7 +294,7 @@ fn a_place_without_a_name_leaves_at_once() {
 #[test]
 fn a_grant_under_way_to_a_client_that_is_gone_goes_to_the_next() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("2 lock b", ""),
         ("1 gone a", ""),
         ("granted 7", "hand a to b"),
@@ -305,7 +305,7 @@ fn a_grant_under_way_to_a_client_that_is_gone_goes_to_the_next() {
 #[test]
 fn or_is_taken_back_and_only_that_grant() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("1 gone a", ""),
         ("granted 7", "release a if 7"),
         ("not held", ""),
@@ -317,7 +317,7 @@ fn or_is_taken_back_and_only_that_grant() {
 #[test]
 fn a_wait_that_ends_while_the_grant_is_under_way() {
     scenario(&[
-        ("1 lock a wait 5", "ask a"),
+        ("1 lock a wait 5", "acquire a"),
         ("after 5", "1 Nil"),
         ("granted 7", "release a"),
         ("free", ""),
@@ -328,7 +328,7 @@ fn a_wait_that_ends_while_the_grant_is_under_way() {
 #[test]
 fn a_grant_that_reached_nobody_goes_to_the_next() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("1 undelivered a", "hand a to b"),
@@ -339,7 +339,7 @@ fn a_grant_that_reached_nobody_goes_to_the_next() {
 #[test]
 fn a_grant_that_reached_one_of_two_stands() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("2 lock a named", ""),
         ("granted 7", "1 granted a; 2 granted a"),
         ("1 undelivered a", ""),
@@ -350,12 +350,12 @@ fn a_grant_that_reached_one_of_two_stands() {
 #[test]
 fn who_comes_back_for_an_undelivered_grant_is_granted_again() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 unlock z", "release z"),
         ("1 undelivered a", ""),
         ("3 lock a named", ""),
-        ("not held", "2 NotHeld; ask a if 7"),
+        ("not held", "2 NotHeld; acquire a if 7"),
         ("again 8", "3 granted a"),
     ]);
 }
@@ -363,11 +363,11 @@ fn who_comes_back_for_an_undelivered_grant_is_granted_again() {
 #[test]
 fn a_named_token_that_held_the_lock_already_is_left_to_its_lease() {
     scenario(&[
-        ("1 lock a named px 50", "ask a px 50"),
+        ("1 lock a named px 50", "acquire a px 50"),
         ("1 gone a", ""),
         ("again 7", ""),
         ("2 lock b", ""),
-        ("after 54", "ask b"),
+        ("after 54", "acquire b"),
         ("granted 8", "2 granted b"),
     ]);
 }
@@ -375,7 +375,7 @@ fn a_named_token_that_held_the_lock_already_is_left_to_its_lease() {
 #[test]
 fn a_lease_shorter_than_the_way_is_refused_and_taken_back() {
     scenario(&[
-        ("1 lock a px 10", "ask a px 10"),
+        ("1 lock a px 10", "acquire a px 10"),
         ("2 lock b", ""),
         ("after 10", ""),
         ("granted 7", "1 Expired; hand a to b"),
@@ -386,7 +386,7 @@ fn a_lease_shorter_than_the_way_is_refused_and_taken_back() {
 #[test]
 fn a_stranger_releases_and_extends_nothing() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 unlock z", "release z"),
@@ -395,18 +395,18 @@ fn a_stranger_releases_and_extends_nothing() {
         ("held a 20000", "4 NotHeld"),
         ("5 relock a 50", "extend a 50 if 7"),
         ("again 8", "5 Done"),
-        ("after 55", "ask b"),
+        ("after 55", "acquire b"),
     ]);
 }
 
 #[test]
 fn a_holder_that_lost_the_lock_is_told_and_the_next_one_asks() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 unlock a", "hand a to b"),
-        ("free", "3 NotHeld; ask b"),
+        ("free", "3 NotHeld; acquire b"),
         ("granted 8", "2 granted b"),
         ("4 lock c", ""),
         ("5 unlock b", "hand b to c"),
@@ -417,12 +417,12 @@ fn a_holder_that_lost_the_lock_is_told_and_the_next_one_asks() {
 #[test]
 fn a_handover_that_the_store_refuses_is_a_release() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 unlock a", "hand a to b"),
         ("refused OOM", "release a"),
-        ("free", "3 Done; ask b"),
+        ("free", "3 Done; acquire b"),
         ("refused OOM", "2 Store(b\"OOM\")"),
         ("idle", "true"),
     ]);
@@ -431,9 +431,9 @@ fn a_handover_that_the_store_refuses_is_a_release() {
 #[test]
 fn one_who_is_refused_leaves_the_others_in_line() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("2 lock b", ""),
-        ("refused NOPERM", "1 Store(b\"NOPERM\"); ask b"),
+        ("refused NOPERM", "1 Store(b\"NOPERM\"); acquire b"),
         ("granted 7", "2 granted b"),
     ]);
 }
@@ -441,9 +441,9 @@ fn one_who_is_refused_leaves_the_others_in_line() {
 #[test]
 fn a_store_that_cannot_now_is_asked_again() {
     scenario(&[
-        ("1 lock a wait 150", "ask a"),
+        ("1 lock a wait 150", "acquire a"),
         ("not now LOADING", ""),
-        ("after 100", "ask a"),
+        ("after 100", "acquire a"),
         ("not now LOADING", ""),
         ("after 50", "1 Store(b\"LOADING\")"),
         ("after 100", ""),
@@ -454,8 +454,8 @@ fn a_store_that_cannot_now_is_asked_again() {
 #[test]
 fn a_lost_answer_is_asked_for_again_with_the_same_token() {
     scenario(&[
-        ("1 lock a", "ask a"),
-        ("unknown", "ask a"),
+        ("1 lock a", "acquire a"),
+        ("unknown", "acquire a"),
         ("again 7", "1 granted a"),
         ("2 unlock a", "release a"),
         ("unknown", "release a"),
@@ -478,7 +478,7 @@ fn a_release_of_which_nothing_is_known_says_so() {
 #[test]
 fn a_lost_handover_is_sent_again_and_may_find_itself_done() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 unlock a", "hand a to b"),
@@ -490,11 +490,11 @@ fn a_lost_handover_is_sent_again_and_may_find_itself_done() {
 #[test]
 fn what_may_be_held_for_nobody_is_released_unless_somebody_else_may_have_the_token() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("1 gone a", ""),
         ("unknown", "release a"),
         ("not held", ""),
-        ("2 lock b named", "ask b"),
+        ("2 lock b named", "acquire b"),
         ("2 gone b", ""),
         ("unknown", ""),
     ]);
@@ -503,20 +503,20 @@ fn what_may_be_held_for_nobody_is_released_unless_somebody_else_may_have_the_tok
 #[test]
 fn a_store_that_is_silent_is_told_of_where_nobody_wants_to_wait() {
     scenario(&[
-        ("1 lock a try", "ask a"),
+        ("1 lock a try", "acquire a"),
         ("2 unlock z", ""),
         ("3 lock b", ""),
         ("after 1999", ""),
         ("after 1", "1 Upstream; 2 Upstream"),
         ("unknown", "release a"),
-        ("free", "ask b"),
+        ("free", "acquire b"),
     ]);
 }
 
 #[test]
 fn an_unlock_given_up_on_is_done_all_the_same_for_that_grant_only() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 unlock a", "release a"),
         ("after 2000", "2 Upstream"),
@@ -531,9 +531,9 @@ fn an_unlock_given_up_on_is_done_all_the_same_for_that_grant_only() {
 #[test]
 fn a_token_whose_connections_are_all_gone_has_one_place() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("granted 7", "1 granted a"),
-        ("2 lock a named", "ask a if 7"),
+        ("2 lock a named", "acquire a if 7"),
         ("2 gone a", ""),
         ("1 undelivered a", ""),
         ("3 lock b", ""),
@@ -551,7 +551,7 @@ fn a_token_whose_connections_are_all_gone_has_one_place() {
 #[test]
 fn a_lock_whose_holders_unlock_stands_behind_it_is_refused() {
     scenario(&[
-        ("1 lock a named", "ask a"),
+        ("1 lock a named", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("2 behind b z", ""),
@@ -559,7 +559,7 @@ fn a_lock_whose_holders_unlock_stands_behind_it_is_refused() {
     ]);
     // Also when the holder becomes known later.
     scenario(&[
-        ("1 lock b", "ask b"),
+        ("1 lock b", "acquire b"),
         ("1 behind b a", ""),
         ("held a 20000", "1 Deadlock"),
     ]);
@@ -568,7 +568,7 @@ fn a_lock_whose_holders_unlock_stands_behind_it_is_refused() {
 #[test]
 fn one_more_than_may_wait_is_refused() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 lock c", ""),
@@ -582,14 +582,14 @@ fn one_more_than_may_wait_is_refused() {
 #[test]
 fn who_does_not_wait_any_longer_gets_what_is_under_way_or_nil() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("2 lock b", ""),
         ("1 stop a", ""),
         ("2 stop b", "2 Nil"),
         ("granted 7", "1 granted a"),
     ]);
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("1 stop a", ""),
         ("held x 20000", "1 Nil"),
     ]);
@@ -617,21 +617,21 @@ fn what_was_asked_for_a_while_ago_has_the_rest_of_its_time() {
 #[test]
 fn a_turn_is_those_who_waited_when_it_began_where_the_lock_was_held_elsewhere() {
     let settings = Settings {
-        max_handoffs: 64,
+        max_handovers: 64,
         ..SETTINGS
     };
     let mut harness = Harness::new(settings);
     for (event, done) in [
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
         ("2 lock b", ""),
-        ("push", "ask a"),
+        ("push", "acquire a"),
         ("granted 7", "1 granted a"),
         ("3 lock c", ""),
         ("4 unlock a", "hand a to b"),
         ("granted 8", "4 Done; 2 granted b"),
         ("5 unlock b", "release b"),
-        ("free", "5 Done; ask c"),
+        ("free", "5 Done; acquire c"),
         ("granted 9", "3 granted c"),
     ] {
         assert_eq!(harness.happen(event), done, "{event}");
@@ -659,14 +659,14 @@ fn a_turn_is_those_who_waited_when_it_began_where_the_lock_was_held_elsewhere() 
 fn a_push_about_a_lock_that_did_not_change_is_counted() {
     let mut harness = Harness::new(SETTINGS);
     for (event, done) in [
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
         ("after 100", ""),
-        ("push", "ask a"),
+        ("push", "acquire a"),
         ("held x 19900", ""),
         // It was extended.
         ("push", ""),
-        ("after 20", "ask a"),
+        ("after 20", "acquire a"),
         ("held x 20000", ""),
     ] {
         assert_eq!(harness.happen(event), done, "{event}");

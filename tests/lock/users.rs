@@ -7,14 +7,14 @@ const NOPERM: &str = "refused NOPERM";
 #[test]
 fn a_user_who_would_wait_is_asked_about_once() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b user 2", "check as 2"),
         ("3 lock c user 2", ""),
         ("held a 20000", ""),
         ("4 lock d user 2", ""),
         ("5 unlock a", "release a"),
-        ("free", "5 Done; ask b"),
+        ("free", "5 Done; acquire b"),
         ("granted 8", "2 granted b"),
         ("6 unlock b user 2", "hand b to c"),
         ("granted 9", "6 Done; 3 granted c"),
@@ -24,7 +24,7 @@ fn a_user_who_would_wait_is_asked_about_once() {
 #[test]
 fn whom_the_store_refuses_leaves_and_the_others_stay_in_line() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 lock c user 2", "check as 2"),
@@ -47,7 +47,7 @@ fn whom_the_store_refuses_leaves_and_the_others_stay_in_line() {
 #[test]
 fn each_stay_in_the_queue_is_asked_about() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b wait 10 user 2", "check as 2"),
         ("held a 20000", ""),
@@ -63,7 +63,7 @@ fn each_stay_in_the_queue_is_asked_about() {
 #[test]
 fn a_try_is_told_nil_when_the_store_was_asked() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b try user 2", "check as 2"),
         ("held a 20000", "2 Nil"),
@@ -80,11 +80,11 @@ fn a_try_is_told_nil_when_the_store_was_asked() {
 #[test]
 fn a_stranger_finds_a_free_lock_as_anybody_does() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
         ("1 gone a", ""),
         ("2 lock b try user 2", "check as 2"),
-        ("free", "ask b"),
+        ("free", "acquire b"),
         ("granted 7", "2 granted b"),
     ]);
 }
@@ -92,7 +92,7 @@ fn a_stranger_finds_a_free_lock_as_anybody_does() {
 #[test]
 fn that_too_many_wait_is_no_business_of_strangers() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
         ("3 lock c", ""),
@@ -113,7 +113,7 @@ fn that_too_many_wait_is_no_business_of_strangers() {
 #[test]
 fn a_question_about_a_stranger_who_left_that_is_not_answered_is_no_more() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b user 2", "check as 2"),
         ("2 gone b user 2", ""),
@@ -126,16 +126,16 @@ fn a_question_about_a_stranger_who_left_that_is_not_answered_is_no_more() {
 #[test]
 fn whose_connection_ended_is_asked_about_anew() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b", ""),
-        ("deaf", "ask b"),
+        ("tracking_lost", "acquire b"),
         ("held a 20000", ""),
         ("3 lock c try", "3 Nil"),
         ("4 lock d user 2", "check as 2"),
         ("held a 20000", ""),
-        ("deaf", "ask b"),
-        ("refused NOPERM", "2 Store(b\"NOPERM\"); ask d"),
+        ("tracking_lost", "acquire b"),
+        ("refused NOPERM", "2 Store(b\"NOPERM\"); acquire d"),
         ("held a 20000", ""),
         ("5 lock e user 2", ""),
         ("6 lock f", "check"),
@@ -145,7 +145,7 @@ fn whose_connection_ended_is_asked_about_anew() {
 #[test]
 fn a_deadlock_is_told_to_those_who_may_know_and_whose_token_it_is() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("held x 20000", ""),
         ("2 lock b user 2", "check as 2"),
         ("2 behind b user 2 x", ""),
@@ -155,25 +155,25 @@ fn a_deadlock_is_told_to_those_who_may_know_and_whose_token_it_is() {
         (NOPERM, "3 Store(b\"NOPERM\")"),
     ]);
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b user 2", "check as 2"),
         ("2 behind b user 2 a", ""),
         ("held a 20000", ""),
         ("3 unlock a", "release a"),
-        ("free", "3 Done; ask b"),
+        ("free", "3 Done; acquire b"),
     ]);
 }
 
 #[test]
 fn another_users_equal_token_waits_and_is_handed_nothing_in_one_step() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock a user 2", "check as 2"),
         ("held a 20000", ""),
         ("3 unlock a", "release a"),
-        ("free", "3 Done; ask a"),
+        ("free", "3 Done; acquire a"),
         ("granted 8", "2 granted a"),
     ]);
 }
@@ -182,14 +182,14 @@ fn another_users_equal_token_waits_and_is_handed_nothing_in_one_step() {
 #[test]
 fn while_a_token_holds_the_lock_nobody_asks_with_anothers_equal_one() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock a user 2", "check as 2"),
         ("held a 20000", ""),
         ("push", "check as 2"),
         ("held a 20000", ""),
         ("push", "check as 2"),
-        ("free", "ask a"),
+        ("free", "acquire a"),
         ("granted 8", "2 granted a"),
     ]);
 }
@@ -197,7 +197,7 @@ fn while_a_token_holds_the_lock_nobody_asks_with_anothers_equal_one() {
 #[test]
 fn who_gives_back_or_extends_another_users_token_has_nothing() {
     scenario(&[
-        ("1 lock a", "ask a"),
+        ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 unlock a user 2", "check as 2"),
         ("held a 20000", "2 NotHeld"),

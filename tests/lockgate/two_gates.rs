@@ -44,7 +44,7 @@ fn the_gates_take_turns() {
     let redis = RedisServer::start(&[]);
     // Turns are given up sooner than by default, so that many fall into this test.
     let environment = [
-        ("LOCKGATE_LOCK_MAX_HANDOFFS", "16"),
+        ("LOCKGATE_LOCK_MAX_HANDOVERS", "16"),
         ("LOCKGATE_LOCK_YIELD_PAUSE", "2ms"),
         ("LOCKGATE_ASK_MAX_DELAY", "1ms"),
     ];

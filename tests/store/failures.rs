@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockgate::{
-    lock::{StoreReply, Fence, Outcome, StoreRequest, Token, UserId},
+    lock::{Fence, Outcome, StoreReply, StoreRequest, Token, UserId},
     store::redis::RedisSettings,
 };
 use tokio::{
@@ -42,7 +42,7 @@ async fn a_broken_connection_is_told_and_replaced_by_one_that_tells_again() {
     for _ in 0..3 {
         let before = armed(&fixture.ask(&lock("a"), "me", LONG).await);
         other.kill_others().await;
-        assert_eq!(fixture.told().await, Told::Deaf(before));
+        assert_eq!(fixture.told().await, Told::TrackingLost(before));
         let after = armed(&fixture.ask(&lock("a"), "me", LONG).await);
         assert_ne!(before, after);
         let () = other.say("DEL a").await;
@@ -67,7 +67,7 @@ async fn what_is_under_way_when_the_connection_breaks_is_unknown() {
     for asked in asked {
         assert_eq!(asked.await.unwrap(), UNKNOWN);
     }
-    assert_eq!(fixture.told().await, Told::Deaf(link));
+    assert_eq!(fixture.told().await, Told::TrackingLost(link));
     let () = other.say("CLIENT UNPAUSE").await;
     let after = armed(&fixture.ask(&lock("0"), "me", LONG).await);
     assert_ne!(link, after);
@@ -113,7 +113,7 @@ async fn the_link_of_another_database_does_not_care() {
     let zero = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     let five = armed(&fixture.ask(&lock_in(5, "b"), "me", LONG).await);
     other.kill_one_in(5).await;
-    assert_eq!(fixture.told().await, Told::Deaf(five));
+    assert_eq!(fixture.told().await, Told::TrackingLost(five));
     assert_eq!(armed(&fixture.ask(&lock("a"), "me", LONG).await), zero);
     assert_eq!(fixture.told_already(), []);
 }
@@ -131,10 +131,11 @@ async fn a_server_that_hangs_makes_the_question_unknown_and_the_link_deaf() {
         "{:?}",
         asked.elapsed()
     );
-    assert_eq!(fixture.told().await, Told::Deaf(before));
+    assert_eq!(fixture.told().await, Told::TrackingLost(before));
     let waiting = fixture.start(&lock("c"), ask("me", LONG));
     assert!(
-        fixture.try_look(&lock("a"))
+        fixture
+            .try_look(&lock("a"))
             .await
             .unwrap_err()
             .starts_with(b"UPSTREAM ")
@@ -154,7 +155,7 @@ async fn a_server_that_hangs_is_noticed_though_nobody_has_the_patience_to_wait()
     let given_up = fixture.start(&lock("b"), ask("me", LONG));
     tokio::task::yield_now().await;
     given_up.abort();
-    assert_eq!(fixture.told().await, Told::Deaf(link));
+    assert_eq!(fixture.told().await, Told::TrackingLost(link));
     server.thaw();
 }
 
@@ -168,7 +169,7 @@ async fn a_server_that_hangs_is_noticed_though_nobody_asks() {
     let mut fixture = Fixture::at(settings);
     let link = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     server.freeze();
-    assert_eq!(fixture.told().await, Told::Deaf(link));
+    assert_eq!(fixture.told().await, Told::TrackingLost(link));
     server.thaw();
 }
 
@@ -220,7 +221,9 @@ async fn a_question_waits_for_a_server_that_comes_later() {
         .unwrap();
     for (n, asked) in asked.into_iter().enumerate() {
         let name = lock(format!("{n}"));
-        fixture.granted_or_anew(asked.await.unwrap(), &name, "me").await;
+        fixture
+            .granted_or_anew(asked.await.unwrap(), &name, "me")
+            .await;
     }
 }
 
@@ -231,12 +234,13 @@ async fn a_server_that_restarts_is_found_again() {
     let mut fixture = Fixture::at(settings(port));
     let before = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     drop(server);
-    assert_eq!(fixture.told().await, Told::Deaf(before));
+    assert_eq!(fixture.told().await, Told::TrackingLost(before));
     let asked = fixture.start(&lock("a"), ask("you", LONG));
     let _server = tokio::task::spawn_blocking(move || Server::start_on(port, &[]))
         .await
         .unwrap();
-    fixture.granted_or_anew(asked.await.unwrap(), &lock("a"), "you")
+    fixture
+        .granted_or_anew(asked.await.unwrap(), &lock("a"), "you")
         .await;
 }
 
@@ -304,7 +308,8 @@ async fn what_finds_no_connection_in_its_time_is_not_asked() {
     };
     let start = Instant::now();
     let (name, greets_nobody) = (lock("a"), listener.accept());
-    let (answer, accepted) = tokio::join!(fixture.put_within(&name, release, WITHIN), greets_nobody);
+    let (answer, accepted) =
+        tokio::join!(fixture.put_within(&name, release, WITHIN), greets_nobody);
     assert_eq!(answer.outcome, Outcome::NoLink);
     assert!(
         (WITHIN..5 * WITHIN).contains(&start.elapsed()),
@@ -328,7 +333,7 @@ async fn what_was_given_up_on_and_arrives_later_does_not_execute() {
     let late = network.deliver().await;
     assert!(late.bytes > 0);
     assert!(!late.answered, "Redis executed it");
-    assert!(!fixture.look(&lock("b")).await.held);
+    assert!(!fixture.status(&lock("b")).await.held);
 }
 
 /// A user who may not end its own connections is served all the same.
@@ -342,7 +347,7 @@ async fn who_may_not_kill_is_connected_anew_too() {
     let mut fixture = Fixture::at_as(server.settings(), "ann", "pw");
     let before = armed(&fixture.ask(&lock("a"), "me", LONG).await);
     other.kill_others().await;
-    assert_eq!(fixture.told().await, Told::Deaf(before));
+    assert_eq!(fixture.told().await, Told::TrackingLost(before));
     armed(&fixture.ask(&lock("a"), "me", LONG).await);
 }
 
@@ -378,5 +383,5 @@ async fn an_answer_that_is_not_redis_breaks_the_connection() {
     });
     let mut fixture = Fixture::at(settings(port));
     assert_eq!(fixture.ask(&lock("a"), "me", LONG).await, UNKNOWN);
-    assert!(matches!(fixture.told().await, Told::Deaf(_)));
+    assert!(matches!(fixture.told().await, Told::TrackingLost(_)));
 }

@@ -107,7 +107,10 @@ async fn is_kept(fixture: Fixture) {
         token: token("one"),
         only_if: None,
     };
-    assert_eq!(fixture.put(&lock("a"), release).await.outcome, Outcome::Free);
+    assert_eq!(
+        fixture.put(&lock("a"), release).await.outcome,
+        Outcome::Free
+    );
     let anew = again(deadline(&late)).await;
     assert!(fence(&anew) > fence(&late) && is_fresh(&anew));
 }

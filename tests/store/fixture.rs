@@ -6,9 +6,9 @@ use bytes::Bytes;
 use lockgate::{
     clock,
     identity::{Credentials, User, Users},
-    lock::{StoreReply, Deadline, Fence, LinkId, Mark, Outcome, StoreRequest, Token, UserId},
+    lock::{Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, Token, UserId},
     store::{
-        Later, Listener, LockName, Look, Store,
+        Later, Listener, LockName, LockStatus, Store,
         embedded::EmbeddedStore,
         redis::{RedisSettings, RedisStore},
     },
@@ -31,8 +31,8 @@ const USER: UserId = UserId::ANONYMOUS;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Changed(LinkId, LockName),
-    Deaf(LinkId),
-    Forgot,
+    TrackingLost(LinkId),
+    DataLost,
 }
 
 struct Recorder(mpsc::UnboundedSender<Told>, Arc<Notify>);
@@ -42,16 +42,16 @@ impl Listener for Recorder {
         let _ = self.0.send(Told::Changed(link, name.clone()));
     }
 
-    fn deaf(&self, link: LinkId) {
-        let _ = self.0.send(Told::Deaf(link));
+    fn tracking_lost(&self, link: LinkId) {
+        let _ = self.0.send(Told::TrackingLost(link));
     }
 
     fn linked(&self, _: UserId, _: u32) {
         self.1.notify_waiters();
     }
 
-    fn forgot(&self, _: Duration) -> Later<()> {
-        let _ = self.0.send(Told::Forgot);
+    fn data_lost(&self, _: Duration) -> Later<()> {
+        let _ = self.0.send(Told::DataLost);
         Box::pin(std::future::ready(()))
     }
 }
@@ -273,13 +273,13 @@ impl Fixture {
         .await
     }
 
-    pub(crate) async fn try_look(&self, name: &LockName) -> Result<Look, Bytes> {
-        tokio::time::timeout(PATIENCE, self.store.look(name, self.user.id()))
+    pub(crate) async fn try_look(&self, name: &LockName) -> Result<LockStatus, Bytes> {
+        tokio::time::timeout(PATIENCE, self.store.status(name, self.user.id()))
             .await
             .expect("the store answers")
     }
 
-    pub(crate) async fn look(&self, name: &LockName) -> Look {
+    pub(crate) async fn status(&self, name: &LockName) -> LockStatus {
         self.try_look(name).await.unwrap()
     }
 

@@ -54,7 +54,7 @@ async fn a_lease_is_written_back_where_the_lock_is_free() {
     let fixture = Fixture::redis();
     assert!(is_fresh(&restore(&fixture, "me", 5_000).await));
     assert_eq!(fixture.holder(&lock("a")).await, Some(token("me")));
-    assert!((4_000..=5_000).contains(&fixture.look(&lock("a")).await.ttl_ms));
+    assert!((4_000..=5_000).contains(&fixture.status(&lock("a")).await.ttl_ms));
 }
 
 #[tokio::test]
@@ -78,7 +78,10 @@ async fn a_dead_token_is_deleted_up_to_its_deadline_and_no_other() {
         assert!(matches!(outcome, Outcome::Held { .. }), "{outcome:?}");
         assert_eq!(fixture.holder(&lock("a")).await, Some(token("dead")));
     }
-    assert_eq!(bury(&fixture, "dead", Some(Deadline(at))).await, Outcome::Free);
+    assert_eq!(
+        bury(&fixture, "dead", Some(Deadline(at))).await,
+        Outcome::Free
+    );
     assert_eq!(fixture.holder(&lock("a")).await, None);
     fixture.hold(&lock("a"), "dead").await;
     assert_eq!(bury(&fixture, "dead", None).await, Outcome::Free);
@@ -171,7 +174,10 @@ async fn a_check_tells_the_holder_and_is_told_of_changes() {
     let mut fixture = Fixture::redis();
     let mut client = fixture.server.as_ref().unwrap().client().await;
     let check = || StoreRequest::Check { user: USER };
-    assert_eq!(fixture.put(&lock("a"), check()).await.outcome, Outcome::Free);
+    assert_eq!(
+        fixture.put(&lock("a"), check()).await.outcome,
+        Outcome::Free
+    );
     let () = client.say("SET a somebody PX 60000").await;
     assert_eq!(
         held(&fixture.put(&lock("a"), check()).await).0,
@@ -299,22 +305,22 @@ async fn the_first_replica_is_no_loss() {
     let mut fixture = Fixture::at(settings(server.port()));
     wait_for_grant(&fixture, "a").await;
     let mut client = server.client().await;
-    let history = async |client: &mut crate::redis::Client| {
+    let data_loss = async |client: &mut crate::redis::Client| {
         let info: String = client.say("INFO replication").await;
         let line = info.lines().find(|line| line.starts_with("master_replid:"));
         line.unwrap_or_default().to_owned()
     };
-    let before = history(&mut client).await;
+    let before = data_loss(&mut client).await;
     let replica = Server::start();
     let mut other = replica.client().await;
     let _: redis::Value = other
         .say(&format!("REPLICAOF 127.0.0.1 {}", server.port()))
         .await;
-    while history(&mut client).await == before {
+    while data_loss(&mut client).await == before {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
-    assert!(matches!(fixture.told().await, Told::Deaf(_)));
+    assert!(matches!(fixture.told().await, Told::TrackingLost(_)));
     granted(&fixture.ask(&lock("b"), "me", LONG).await);
     assert_eq!(fixture.told_already(), []);
 }
@@ -331,7 +337,7 @@ async fn a_restart_is_told_before_anything_is_answered_and_no_free_lock_is_taken
     let waited = wait_for_grant(&fixture, "b").await;
     assert!(waited >= GRACE / 2, "{waited:?}");
     let told = fixture.told_already();
-    assert!(told.contains(&Told::Forgot), "{told:?}");
+    assert!(told.contains(&Told::DataLost), "{told:?}");
     // Everything but the taking of free locks goes on meanwhile, and a lease can be written back.
     assert!(is_fresh(&restore(&fixture, "me", 5_000).await));
 }
@@ -344,7 +350,7 @@ async fn a_broken_connection_alone_forgets_nothing() {
     wait_for_grant(&fixture, "a").await;
     let mut client = server.client().await;
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
-    assert!(matches!(fixture.told().await, Told::Deaf(_)));
+    assert!(matches!(fixture.told().await, Told::TrackingLost(_)));
     granted(&fixture.ask(&lock("b"), "me", LONG).await);
     assert_eq!(fixture.told_already(), []);
 }
@@ -360,7 +366,7 @@ async fn another_history_is_a_loss() {
     let () = client.say("REPLICAOF NO ONE").await;
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
     wait_for_grant(&fixture, "b").await;
-    assert!(fixture.told_already().contains(&Told::Forgot));
+    assert!(fixture.told_already().contains(&Told::DataLost));
 }
 
 /// A failover takes longer than the grace time: what counts is when the replica takes writes.
@@ -372,7 +378,7 @@ async fn the_grace_time_begins_when_redis_takes_writes() {
     let mut client = server.client().await;
     let () = client.say("REPLICAOF 127.0.0.1 1").await;
     let _: i64 = client.say("CLIENT KILL TYPE normal SKIPME yes").await;
-    assert!(matches!(fixture.told().await, Told::Deaf(_)));
+    assert!(matches!(fixture.told().await, Told::TrackingLost(_)));
     let waiting = fixture.start(&lock("b"), ask("me", LONG));
     tokio::time::sleep(2 * GRACE).await;
     assert!(!waiting.is_finished(), "what takes no writes is not asked");
@@ -382,7 +388,7 @@ async fn the_grace_time_begins_when_redis_takes_writes() {
         Outcome::NotYet { .. }
     ));
     assert!(wait_for_grant(&fixture, "b").await >= GRACE / 2);
-    assert!(fixture.told_already().contains(&Told::Forgot));
+    assert!(fixture.told_already().contains(&Told::DataLost));
 }
 
 /// Who may not ask who it speaks with writes nothing back, and is not kept waiting.
@@ -403,7 +409,10 @@ async fn who_may_not_see_a_loss_takes_nothing_until_others_had_time_to() {
     wait_for_grant(&fixture, "a").await;
     let port = server.port();
     fixture.becomes("plain", "secret");
-    assert!(wait_for_grant(&fixture, "p").await < GRACE / 2, "no loss yet");
+    assert!(
+        wait_for_grant(&fixture, "p").await < GRACE / 2,
+        "no loss yet"
+    );
     drop(server);
     // Nobody who can see it comes back, so nobody else begins the grace time.
     let closed = [&plain[..], &["--requirepass", "another"]].concat();

@@ -4,12 +4,12 @@
 // Tests may panic; clippy knows that of test functions, not of their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod fixture;
 mod failures;
 mod fences;
+mod fixture;
 mod forgetting;
 mod network;
 mod pushes;
-mod store_requests;
 mod redis;
 mod refusals;
+mod store_requests;

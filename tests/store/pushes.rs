@@ -1,7 +1,7 @@
 //! What Redis tells of changes that somebody else made.
 
 use lockgate::{
-    lock::{StoreReply, LinkId, Mark, Outcome, StoreRequest, UserId},
+    lock::{LinkId, Mark, Outcome, StoreReply, StoreRequest, UserId},
     store::redis::RedisSettings,
 };
 
@@ -32,7 +32,11 @@ async fn whatever_somebody_else_does_to_a_lock_is_told() {
     ] {
         let link = wait_for(&fixture, &mut other, "a").await;
         let () = other.say(change).await;
-        assert_eq!(fixture.told().await, Told::Changed(link, lock("a")), "{change}");
+        assert_eq!(
+            fixture.told().await,
+            Told::Changed(link, lock("a")),
+            "{change}"
+        );
         // The renamed one was not read, and so is not told.
         assert_eq!(fixture.told_already(), [], "{change}");
     }
@@ -96,7 +100,10 @@ async fn a_lock_that_was_found_free_and_somebody_else_takes_is_told() {
     let answer: StoreReply = fixture.extend(&lock("a"), "mine", LONG).await;
     assert_eq!(answer.outcome, Outcome::Free);
     let () = other.say("SET a theirs PX 600000").await;
-    assert_eq!(fixture.told().await, Told::Changed(armed(&answer), lock("a")));
+    assert_eq!(
+        fixture.told().await,
+        Told::Changed(armed(&answer), lock("a"))
+    );
 }
 
 #[tokio::test]
@@ -121,7 +128,7 @@ async fn a_flush_of_everything_is_told_as_deafness_to_everything_before() {
     let link = wait_for(&fixture, &mut other, "a").await;
     for flush in ["FLUSHALL", "FLUSHDB", "FLUSHALL ASYNC"] {
         let () = other.say(flush).await;
-        assert_eq!(fixture.told().await, Told::Deaf(link), "{flush}");
+        assert_eq!(fixture.told().await, Told::TrackingLost(link), "{flush}");
         // The connection itself is well.
         assert_eq!(wait_for(&fixture, &mut other, "a").await, link);
     }
@@ -158,7 +165,7 @@ async fn a_prefix_stands_before_every_key_in_redis_and_nowhere_else() {
     let link = armed(&fixture.ask(&lock("a"), "mine", LONG).await);
     assert_eq!(other.say::<String>("GET lock:a").await, "mine");
     assert!(!other.say::<bool>("EXISTS a").await);
-    assert!(fixture.look(&lock("a")).await.held);
+    assert!(fixture.status(&lock("a")).await.held);
     let () = other.say("DEL lock:a").await;
     assert_eq!(fixture.told().await, Told::Changed(link, lock("a")));
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockgate::{
     identity::Credentials,
-    lock::{StoreReply, Deadline, Outcome},
+    lock::{Deadline, Outcome, StoreReply},
     store::redis::RedisSettings,
 };
 
@@ -42,7 +42,10 @@ async fn a_key_that_is_no_string_is_refused_in_the_words_of_redis() {
         refused(&fixture.hand_over(&name, "me", "you").await),
         WRONG_TYPE
     );
-    assert_eq!(refused(&fixture.extend(&name, "me", LONG).await), WRONG_TYPE);
+    assert_eq!(
+        refused(&fixture.extend(&name, "me", LONG).await),
+        WRONG_TYPE
+    );
     assert_eq!(
         fixture.release(&name, "me").await,
         Outcome::WrongType(WRONG_TYPE.into())
@@ -64,7 +67,10 @@ async fn without_memory_nothing_is_granted_but_an_owner_keeps_its_lock() {
     );
     granted(&fixture.ask(&lock("a"), "me", LONG).await);
     granted(&fixture.extend(&lock("a"), "me", LONG).await);
-    assert_eq!(held(&fixture.ask(&lock("a"), "you", LONG).await).0, token("me"));
+    assert_eq!(
+        held(&fixture.ask(&lock("a"), "you", LONG).await).0,
+        token("me")
+    );
     assert_eq!(fixture.release(&lock("a"), "me").await, Outcome::Free);
 }
 
@@ -73,7 +79,7 @@ async fn a_lease_that_redis_does_not_take_is_refused() {
     let fixture = Fixture::redis();
     let answer = fixture.ask(&lock("a"), "me", u64::MAX).await;
     assert!(refused(&answer).starts_with("ERR "), "{answer:?}");
-    assert!(!fixture.look(&lock("a")).await.held);
+    assert!(!fixture.status(&lock("a")).await.held);
 }
 
 #[tokio::test]
@@ -85,8 +91,8 @@ async fn a_lock_without_expiry_is_held_for_ever() {
         held(&fixture.ask(&lock("a"), "me", LONG).await),
         (token("theirs"), None)
     );
-    let look = fixture.look(&lock("a")).await;
-    assert_eq!((look.held, look.ttl_ms), (true, -1));
+    let status = fixture.status(&lock("a")).await;
+    assert_eq!((status.held, status.ttl_ms), (true, -1));
     // And what holds no deadline is not what any gate granted.
     let guarded = fixture
         .release_if(&lock("a"), "theirs", Some(Deadline(u64::MAX)))
@@ -98,7 +104,11 @@ async fn a_lock_without_expiry_is_held_for_ever() {
 async fn a_replica_is_left_for_whatever_the_address_leads_to_then() {
     let mut fixture = Fixture::redis();
     let mut other = fixture.server.as_ref().unwrap().client().await;
-    let before = fixture.ask(&lock("theirs"), "them", LONG).await.armed.unwrap();
+    let before = fixture
+        .ask(&lock("theirs"), "them", LONG)
+        .await
+        .armed
+        .unwrap();
     // Nothing listens there, so it keeps its data and cannot write.
     let () = other.say("REPLICAOF 127.0.0.1 1").await;
     // What it holds may be old: not even "held" is said.
@@ -107,7 +117,7 @@ async fn a_replica_is_left_for_whatever_the_address_leads_to_then() {
         lock("theirs"),
     );
     assert_eq!(not_now(&fixture.ask(&name, "me", LONG).await), words);
-    assert_eq!(fixture.told().await, Told::Deaf(before));
+    assert_eq!(fixture.told().await, Told::TrackingLost(before));
     let () = other.say("REPLICAOF NO ONE").await;
     let after = fixture.ask(&name, "me", LONG).await.armed.unwrap();
     assert_ne!(before, after);
@@ -190,7 +200,11 @@ async fn of_several_passwords_the_one_that_works_opens() {
     fixture.becomes("ann", "old");
     let () = other.say("ACL SETUSER ann <old").await;
     fixture.hold(&lock("a"), "me").await;
-    assert_eq!(fixture.user.credentials().len(), 1, "the dead one is forgotten");
+    assert_eq!(
+        fixture.user.credentials().len(),
+        1,
+        "the dead one is forgotten"
+    );
 }
 
 /// That none works may be for another reason; then none is forgotten.
@@ -238,7 +252,10 @@ async fn each_request_of_a_refused_user_gets_the_refusal_at_once() {
     let begun = Instant::now();
     let text = "NOPERM this user has no permissions to run the 'select' command";
     for _ in 0..200 {
-        assert_eq!(refused(&fixture.ask(&lock_in(1, "a"), "me", LONG).await), text);
+        assert_eq!(
+            refused(&fixture.ask(&lock_in(1, "a"), "me", LONG).await),
+            text
+        );
     }
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -255,10 +272,16 @@ async fn what_the_user_may_not_is_refused_in_the_words_of_redis() {
     }
     let mut fixture = Fixture::at_as(server.settings(), "ann", "pw");
     fixture.hold(&lock("ann:a"), "me").await;
-    assert_eq!(refused(&fixture.ask(&lock("ben:a"), "me", LONG).await), NO_KEY);
+    assert_eq!(
+        refused(&fixture.ask(&lock("ben:a"), "me", LONG).await),
+        NO_KEY
+    );
     fixture.becomes("ben", "pw");
     fixture.hold(&lock("ben:a"), "me").await;
-    assert_eq!(refused(&fixture.ask(&lock("ann:a"), "me", LONG).await), NO_KEY);
+    assert_eq!(
+        refused(&fixture.ask(&lock("ann:a"), "me", LONG).await),
+        NO_KEY
+    );
     assert_eq!(
         refused(&fixture.hand_over(&lock("ann:a"), "me", "you").await),
         NO_KEY
@@ -291,15 +314,15 @@ async fn a_command_that_the_user_may_not_run_is_named() {
     let mut other = server.client().await;
     let mut fixture = Fixture::at(server.settings());
     fixture.hold(&lock("a"), "me").await;
-    for denied in [
+    for acl_error in [
         "set", "get", "pttl", "setrange", "pexpire", "del", "evalsha", "eval",
     ] {
-        let rule = format!("ACL SETUSER {denied} on >pw ~* &* +@all -{denied}");
+        let rule = format!("ACL SETUSER {acl_error} on >pw ~* &* +@all -{acl_error}");
         let () = other.say(&rule).await;
         let () = other.say("SCRIPT FLUSH").await;
-        fixture.becomes(denied, "pw");
-        let words = format!("NOPERM this user has no permissions to run the '{denied}' command");
-        let answer = match denied {
+        fixture.becomes(acl_error, "pw");
+        let words = format!("NOPERM this user has no permissions to run the '{acl_error}' command");
+        let answer = match acl_error {
             "del" => fixture.release_answer(&lock("a"), "me").await,
             "pexpire" => fixture.extend(&lock("a"), "me", LONG).await,
             "setrange" | "pttl" => fixture.check(&lock("a")).await,
@@ -312,7 +335,11 @@ async fn a_command_that_the_user_may_not_run_is_named() {
     fixture.becomes("blind", "pw");
     let words = "NOPERM this user has no permissions to run the 'scan' command";
     assert_eq!(
-        fixture.store().may_list(0, fixture.user.id()).await.unwrap_err(),
+        fixture
+            .store()
+            .may_list(0, fixture.user.id())
+            .await
+            .unwrap_err(),
         words
     );
 }
@@ -342,7 +369,7 @@ async fn these_rights_are_enough_for_locks() {
         granted(&fixture.extend(&name, "me", LONG).await);
         granted(&fixture.hand_over(&name, "me", "you").await);
         assert_eq!(fixture.release(&name, "you").await, Outcome::Free);
-        assert!(!fixture.look(&name).await.held);
+        assert!(!fixture.status(&name).await.held);
         let () = other.say("SCRIPT FLUSH").await;
     }
 }
@@ -375,13 +402,15 @@ async fn while_redis_takes_no_more_clients_the_question_waits() {
     }
     assert!(!asked.is_finished());
     assert!(
-        fixture.try_look(&lock("a"))
+        fixture
+            .try_look(&lock("a"))
             .await
             .unwrap_err()
             .starts_with(b"UPSTREAM ")
     );
     let () = other.say("CONFIG SET maxclients 100").await;
-    fixture.granted_or_anew(asked.await.unwrap(), &lock("a"), "me")
+    fixture
+        .granted_or_anew(asked.await.unwrap(), &lock("a"), "me")
         .await;
 }
 
@@ -395,9 +424,9 @@ async fn assert_mute_but_well(fixture: &mut Fixture, server: &Server) {
     granted(&fixture.hand_over(&lock("a"), "me", "you").await);
     assert_eq!(fixture.release(&lock("a"), "you").await, Outcome::Free);
     fixture.hold(&lock_in(3, "a"), "me").await;
-    assert!(!fixture.look(&lock("a")).await.held);
+    assert!(!fixture.status(&lock("a")).await.held);
     let () = other.say("FLUSHALL").await;
-    assert!(!fixture.look(&lock_in(3, "a")).await.held);
+    assert!(!fixture.status(&lock_in(3, "a")).await.held);
     assert_eq!(fixture.told_already(), []);
 }
 
@@ -464,7 +493,8 @@ async fn an_older_server_knows_deadlines_too() {
         before = after;
     }
     let at = granted(
-        &fixture.hand_over_if(&lock("a"), "me", Some(before), "you")
+        &fixture
+            .hand_over_if(&lock("a"), "me", Some(before), "you")
             .await,
     );
     let answer = fixture.hand_over(&lock("a"), "me", "you").await;

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lockgate::lock::{StoreReply, Deadline, Fence, Outcome, StoreRequest, Token, UserId};
+use lockgate::lock::{Deadline, Fence, Outcome, StoreReply, StoreRequest, Token, UserId};
 
 use crate::fixture::{Fixture, LONG, Told, armed, ask, granted, held, lock, lock_in, token};
 
@@ -85,7 +85,8 @@ async fn a_held_lock_is_not_granted_and_says_who_holds_it_and_for_how_long(fixtu
 async fn asking_again_begins_the_lease_anew(fixture: Fixture) {
     let first = fixture.ask(&lock("a"), "me", 30_000).await;
     let second = fixture.ask(&lock("a"), "me", 90_000).await;
-    let is_fresh = |answer: &StoreReply| matches!(answer.outcome, Outcome::Granted { fresh: true, .. });
+    let is_fresh =
+        |answer: &StoreReply| matches!(answer.outcome, Outcome::Granted { fresh: true, .. });
     assert!(
         is_fresh(&first) && !is_fresh(&second),
         "it held the lock already"
@@ -93,10 +94,12 @@ async fn asking_again_begins_the_lease_anew(fixture: Fixture) {
     let (first, second) = (granted(&first), granted(&second));
     assert_ends_after(first, 30_000);
     assert_ends_after(second, 90_000);
-    assert!(fixture.look(&lock("a")).await.ttl_ms > 80_000);
+    assert!(fixture.status(&lock("a")).await.ttl_ms > 80_000);
 }
 
-async fn asking_again_moves_the_deadline_by_3_ms_even_within_the_same_millisecond(fixture: Fixture) {
+async fn asking_again_moves_the_deadline_by_3_ms_even_within_the_same_millisecond(
+    fixture: Fixture,
+) {
     let mut before = fixture.hold(&lock("a"), "me").await;
     for _ in 0..20 {
         let after = fixture.hold(&lock("a"), "me").await;
@@ -107,13 +110,19 @@ async fn asking_again_moves_the_deadline_by_3_ms_even_within_the_same_millisecon
 
 async fn asking_again_with_a_shorter_lease_shortens_it(fixture: Fixture) {
     fixture.ask(&lock("a"), "me", 90_000).await;
-    assert_ends_after(granted(&fixture.ask(&lock("a"), "me", 30_000).await), 30_000);
-    assert!(fixture.look(&lock("a")).await.ttl_ms <= 30_000);
+    assert_ends_after(
+        granted(&fixture.ask(&lock("a"), "me", 30_000).await),
+        30_000,
+    );
+    assert!(fixture.status(&lock("a")).await.ttl_ms <= 30_000);
 }
 
 async fn a_handover_passes_the_lock_on(fixture: Fixture) {
     fixture.ask(&lock("a"), "me", 30_000).await;
-    assert_ends_after(granted(&fixture.hand_over(&lock("a"), "me", "you").await), LONG);
+    assert_ends_after(
+        granted(&fixture.hand_over(&lock("a"), "me", "you").await),
+        LONG,
+    );
     assert_eq!(fixture.holder(&lock("a")).await, Some(token("you")));
 }
 
@@ -141,7 +150,7 @@ async fn a_handover_of_a_free_lock_finds_it_free(fixture: Fixture) {
         fixture.hand_over(&lock("a"), "me", "you").await.outcome,
         Outcome::Free
     );
-    assert!(!fixture.look(&lock("a")).await.held);
+    assert!(!fixture.status(&lock("a")).await.held);
 }
 
 async fn a_guarded_handover_needs_the_very_deadline(fixture: Fixture) {
@@ -152,14 +161,18 @@ async fn a_guarded_handover_needs_the_very_deadline(fixture: Fixture) {
             .await;
         assert_eq!(held(&answer).0, token("me"));
     }
-    granted(&fixture.hand_over_if(&lock("a"), "me", Some(at), "you").await);
+    granted(
+        &fixture
+            .hand_over_if(&lock("a"), "me", Some(at), "you")
+            .await,
+    );
     assert_eq!(fixture.holder(&lock("a")).await, Some(token("you")));
 }
 
 async fn a_release_frees_the_lock(fixture: Fixture) {
     fixture.hold(&lock("a"), "me").await;
     assert_eq!(fixture.release(&lock("a"), "me").await, Outcome::Free);
-    assert!(!fixture.look(&lock("a")).await.held);
+    assert!(!fixture.status(&lock("a")).await.held);
     fixture.hold(&lock("a"), "you").await;
 }
 
@@ -177,7 +190,8 @@ async fn a_guarded_release_needs_the_very_deadline(fixture: Fixture) {
     let at = fixture.hold(&lock("a"), "me").await;
     for wrong in [at.0 - 3, at.0 + 3] {
         assert_eq!(
-            fixture.release_if(&lock("a"), "me", Some(Deadline(wrong)))
+            fixture
+                .release_if(&lock("a"), "me", Some(Deadline(wrong)))
                 .await,
             NOT_RELEASED
         );
@@ -187,7 +201,7 @@ async fn a_guarded_release_needs_the_very_deadline(fixture: Fixture) {
         fixture.release_if(&lock("a"), "me", Some(at)).await,
         Outcome::Free
     );
-    assert!(!fixture.look(&lock("a")).await.held);
+    assert!(!fixture.status(&lock("a")).await.held);
 }
 
 /// The owner retried at another gate and was granted again: the first gate must not take that back.
@@ -199,7 +213,12 @@ async fn a_guard_knows_a_lease_that_began_anew(fixture: Fixture) {
         NOT_RELEASED
     );
     assert_eq!(
-        held(&fixture.hand_over_if(&lock("a"), "me", Some(first), "you").await).0,
+        held(
+            &fixture
+                .hand_over_if(&lock("a"), "me", Some(first), "you")
+                .await
+        )
+        .0,
         token("me")
     );
     assert_eq!(
@@ -210,10 +229,16 @@ async fn a_guard_knows_a_lease_that_began_anew(fixture: Fixture) {
 
 async fn extending_begins_the_lease_anew(fixture: Fixture) {
     fixture.ask(&lock("a"), "me", 30_000).await;
-    assert_ends_after(granted(&fixture.extend(&lock("a"), "me", 90_000).await), 90_000);
-    assert!(fixture.look(&lock("a")).await.ttl_ms > 80_000);
-    assert_ends_after(granted(&fixture.extend(&lock("a"), "me", 30_000).await), 30_000);
-    assert!(fixture.look(&lock("a")).await.ttl_ms <= 30_000);
+    assert_ends_after(
+        granted(&fixture.extend(&lock("a"), "me", 90_000).await),
+        90_000,
+    );
+    assert!(fixture.status(&lock("a")).await.ttl_ms > 80_000);
+    assert_ends_after(
+        granted(&fixture.extend(&lock("a"), "me", 30_000).await),
+        30_000,
+    );
+    assert!(fixture.status(&lock("a")).await.ttl_ms <= 30_000);
 }
 
 async fn extending_moves_the_deadline_by_3_ms_even_within_the_same_millisecond(fixture: Fixture) {
@@ -230,7 +255,7 @@ async fn extending_never_acquires(fixture: Fixture) {
         fixture.extend(&lock("a"), "me", LONG).await.outcome,
         Outcome::Free
     );
-    assert!(!fixture.look(&lock("a")).await.held);
+    assert!(!fixture.status(&lock("a")).await.held);
     fixture.ask(&lock("a"), "owner", 30_000).await;
     let (holder, ttl_ms) = held(&fixture.extend(&lock("a"), "me", LONG).await);
     assert_eq!(holder, token("owner"));
@@ -244,7 +269,8 @@ async fn an_expired_lock_is_free_to_every_question(mut fixture: Fixture) {
     }
     fixture.hold(&lock("asked"), "you").await;
     assert_eq!(
-        fixture.hand_over(&lock("handed over"), "me", "you")
+        fixture
+            .hand_over(&lock("handed over"), "me", "you")
             .await
             .outcome,
         Outcome::Free
@@ -254,7 +280,7 @@ async fn an_expired_lock_is_free_to_every_question(mut fixture: Fixture) {
         fixture.extend(&lock("extended"), "me", LONG).await.outcome,
         Outcome::Free
     );
-    assert!(!fixture.look(&lock("looked at")).await.held);
+    assert!(!fixture.status(&lock("looked at")).await.held);
 }
 
 async fn an_expiry_is_told(mut fixture: Fixture) {
@@ -263,7 +289,7 @@ async fn an_expiry_is_told(mut fixture: Fixture) {
     fixture.hold(&lock("not at all"), "me").await;
     assert_eq!(fixture.told().await, Told::Changed(sooner, lock("sooner")));
     assert_eq!(fixture.told().await, Told::Changed(later, lock("later")));
-    assert!(fixture.look(&lock("not at all")).await.held);
+    assert!(fixture.status(&lock("not at all")).await.held);
 }
 
 async fn keys_and_tokens_are_any_bytes(fixture: Fixture) {
@@ -289,13 +315,13 @@ async fn keys_and_tokens_are_any_bytes(fixture: Fixture) {
 }
 
 async fn looking_changes_nothing(fixture: Fixture) {
-    let free = fixture.look(&lock("a")).await;
+    let free = fixture.status(&lock("a")).await;
     assert_eq!((free.held, free.ttl_ms), (false, -2));
     let at = granted(&fixture.ask(&lock("a"), "me", 30_000).await);
-    let look = fixture.look(&lock("a")).await;
+    let status = fixture.status(&lock("a")).await;
     assert!(
-        look.held && (20_000..=30_000).contains(&look.ttl_ms),
-        "{look:?}"
+        status.held && (20_000..=30_000).contains(&status.ttl_ms),
+        "{status:?}"
     );
     assert_eq!(
         fixture.release_if(&lock("a"), "me", Some(at)).await,
@@ -307,8 +333,11 @@ async fn databases_are_apart(fixture: Fixture) {
     fixture.hold(&lock_in(0, "a"), "zero").await;
     fixture.hold(&lock_in(5, "a"), "five").await;
     assert_eq!(fixture.holder(&lock_in(0, "a")).await, Some(token("zero")));
-    assert_eq!(fixture.release(&lock_in(5, "a"), "five").await, Outcome::Free);
-    assert!(fixture.look(&lock_in(0, "a")).await.held);
+    assert_eq!(
+        fixture.release(&lock_in(5, "a"), "five").await,
+        Outcome::Free
+    );
+    assert!(fixture.status(&lock_in(0, "a")).await.held);
 }
 
 /// Whatever leaves a lock that somebody may wait for reads it last. A release leaves none.
@@ -333,5 +362,8 @@ async fn the_answer_says_whether_changes_will_be_told(fixture: Fixture) {
         assert_eq!(answer.armed, Some(link), "{answer:?}");
     }
     assert_eq!(fixture.put(&lock("a"), release).await.armed, None);
-    assert_eq!(fixture.put(&lock("a"), ask("me", LONG)).await.armed, Some(link));
+    assert_eq!(
+        fixture.put(&lock("a"), ask("me", LONG)).await.armed,
+        Some(link)
+    );
 }

@@ -58,8 +58,8 @@ impl Client {
             at += consumed;
             match step.expect("a request") {
                 Step::End => {
-                    let stand_in = State::stand_in(&self.requests);
-                    self.write(stand_in.unwrap_or(&bytes[frame_at..at]));
+                    let reply_mode_substitute = State::reply_mode_substitute(&self.requests);
+                    self.write(reply_mode_substitute.unwrap_or(&bytes[frame_at..at]));
                     if matches!(self.requests.name(), b"AUTH" | b"HELLO") {
                         let frame = Bytes::copy_from_slice(&bytes[frame_at..at]);
                         let arguments = arguments(&frame, 100).expect("it was scanned");

@@ -1,6 +1,6 @@
 use bytes::{Bytes, BytesMut};
 
-use super::{Amender, Amendment, LOCK_COMMANDS};
+use super::{Amendment, LOCK_COMMANDS, ReplyRewriter};
 use crate::{
     client::testing::Value,
     limits::AMENDED_ENTRIES,
@@ -20,12 +20,12 @@ fn amendment(request: &str) -> Option<Amendment> {
 /// Amends a reply that arrives in pieces of `pieces` bytes.
 fn cut(protocol: Protocol, request: &str, reply: &[u8], pieces: usize) -> BytesMut {
     let amendment = amendment(request).expect(request);
-    let mut amender = Amender::new(amendment, protocol, None);
+    let mut rewriter = ReplyRewriter::new(amendment, protocol, None);
     let mut out = BytesMut::new();
     for piece in reply.chunks(pieces) {
-        amender.pass(piece, &mut out, &|| SECTION.to_owned());
+        rewriter.pass(piece, &mut out, &|| SECTION.to_owned());
     }
-    amender.end(&mut out);
+    rewriter.end(&mut out);
     out
 }
 
@@ -106,7 +106,7 @@ fn entries_have_as_many_fields_as_those_of_redis() {
 #[test]
 fn the_number_of_fields_is_remembered() {
     let new = |fields| {
-        Amender::new(
+        ReplyRewriter::new(
             amendment("COMMAND INFO lock get").unwrap(),
             Protocol::Resp2,
             fields,
@@ -127,10 +127,10 @@ fn the_number_of_fields_is_remembered() {
 fn explanations_tell_nothing_of_the_number_of_fields() {
     for explained in [8, 10, 14] {
         let asks = amendment("COMMAND DOCS lock multi").unwrap();
-        let mut amender = Amender::new(asks, Protocol::Resp2, None);
+        let mut rewriter = ReplyRewriter::new(asks, Protocol::Resp2, None);
         let reply = format!("*2\r\n$5\r\nmulti\r\n{}", entry("summary", explained));
-        amender.pass(reply.as_bytes(), &mut BytesMut::new(), &String::new);
-        assert_eq!(amender.end(&mut BytesMut::new()), None);
+        rewriter.pass(reply.as_bytes(), &mut BytesMut::new(), &String::new);
+        assert_eq!(rewriter.end(&mut BytesMut::new()), None);
     }
 }
 

@@ -15,10 +15,10 @@ use bytes::Bytes;
 use super::{Session, Turn};
 use crate::{
     client::{
+        admission_queue::Ticket,
         answer,
         command::{Command, parse},
         state::Identity,
-        turnstile::Ticket,
     },
     clock,
     identity::{Credentials, User},
@@ -30,7 +30,7 @@ use crate::{
 
 /// The user on whose behalf lock commands run.
 pub(super) struct Admitted {
-    /// Held until another user is admitted or the connection ends: the connection refers to it by its number.
+    /// BoundLeases until another user is admitted or the connection ends: the connection refers to it by its number.
     #[expect(dead_code, reason = "it is held, not used")]
     user: Arc<User>,
     /// The number of identity changes up to the admission.
@@ -38,7 +38,7 @@ pub(super) struct Admitted {
 }
 
 /// A lock command whose client the store has to admit first.
-pub(super) struct AtDoor {
+pub(super) struct AuthPending {
     frame: Bytes,
     /// The credentials that the client gave.
     claim: Option<Credentials>,
@@ -52,7 +52,7 @@ pub(super) struct AtDoor {
     waits: Option<Option<Duration>>,
 }
 
-impl AtDoor {
+impl AuthPending {
     pub(super) fn is_waiting(&self) -> bool {
         self.waits.is_some()
     }
@@ -61,21 +61,21 @@ impl AtDoor {
 impl Session {
     /// Returns whether the client is admitted with its current identity.
     pub(super) fn is_admitted(&self) -> bool {
-        let now = self.back.identity().ok();
+        let now = self.backend.identity().ok();
         let admitted = self.admitted.as_ref();
         now.is_some_and(|(_, changes)| admitted.is_some_and(|it| it.changes == changes))
     }
 
     /// Starts a lock command, which runs as soon as its client is admitted.
     pub(super) fn admit(&mut self, frame: Bytes) {
-        let said = self.back.said();
-        if !self.who.label.says(said) {
-            self.who.label = Arc::new(self.who.label.saying(said));
+        let client_info = self.backend.client_info();
+        if !self.who.label.says(client_info) {
+            self.who.label = Arc::new(self.who.label.saying(client_info));
         }
         if self.is_admitted() {
             return self.run_or_refuse(&frame);
         }
-        let claim = match self.back.identity() {
+        let claim = match self.backend.identity() {
             Err(text) => {
                 self.refuse(text);
                 return;
@@ -90,14 +90,14 @@ impl Session {
             None => None,
         };
         if let Some(user) = known
-            && self.shared.turnstile.is_free(&claim)
+            && self.shared.admission_queue.is_free(&claim)
         {
             self.admit_as(user);
             return self.run_or_refuse(&frame);
         }
         let waits = self.waits(&frame);
         let patience = waits.unwrap_or(Some(self.shared.timeout));
-        self.turn = Turn::AtDoor(AtDoor {
+        self.turn = Turn::AuthPending(AuthPending {
             frame,
             admission: self.shared.gate.admits(claim.clone(), patience),
             claim,
@@ -108,44 +108,51 @@ impl Session {
         });
     }
 
-    pub(super) fn await_admission(&mut self, cx: &mut Context<'_>, mut at_door: AtDoor) -> bool {
+    pub(super) fn await_admission(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut auth_pending: AuthPending,
+    ) -> bool {
         if !self.may_answer() {
             // The clients behind it in the line do not wait for the rest of Redis's message.
-            at_door.ticket = None;
-            return self.stay(Turn::AtDoor(at_door));
+            auth_pending.ticket = None;
+            return self.stay(Turn::AuthPending(auth_pending));
         }
-        let ticket = at_door.ticket.take();
-        let ticket = ticket.unwrap_or_else(|| self.shared.turnstile.ticket(&at_door.claim));
-        let user = match at_door.user.take() {
+        let ticket = auth_pending.ticket.take();
+        let ticket =
+            ticket.unwrap_or_else(|| self.shared.admission_queue.ticket(&auth_pending.claim));
+        let user = match auth_pending.user.take() {
             Some(user) => user,
-            None => match at_door.admission.as_mut().poll(cx) {
+            None => match auth_pending.admission.as_mut().poll(cx) {
                 Poll::Ready(Admission::Welcome(user)) => user,
                 Poll::Ready(Admission::Refused(text)) => {
-                    return self.turn_away(&at_door, Some(text));
+                    return self.turn_away(&auth_pending, Some(text));
                 }
-                Poll::Ready(Admission::Unanswered(text)) => return self.turn_away(&at_door, text),
+                Poll::Ready(Admission::Unanswered(text)) => {
+                    return self.turn_away(&auth_pending, text);
+                }
                 Poll::Pending => {
-                    at_door.ticket = Some(ticket);
-                    return self.stay(Turn::AtDoor(at_door));
+                    auth_pending.ticket = Some(ticket);
+                    return self.stay(Turn::AuthPending(auth_pending));
                 }
             },
         };
         if ticket.poll_turn(cx).is_pending() {
-            (at_door.ticket, at_door.user) = (Some(ticket), Some(user));
-            return self.stay(Turn::AtDoor(at_door));
+            (auth_pending.ticket, auth_pending.user) = (Some(ticket), Some(user));
+            return self.stay(Turn::AuthPending(auth_pending));
         }
         self.admit_as(user);
-        self.came_at = Some(at_door.came_at);
-        self.run_or_refuse(&at_door.frame);
+        self.came_at = Some(auth_pending.came_at);
+        self.run_or_refuse(&auth_pending.frame);
         self.came_at = None;
         true
     }
 
     /// Answers a client that was not admitted; `text` is the reason, where known.
-    fn turn_away(&mut self, at_door: &AtDoor, text: Option<Bytes>) -> bool {
-        let trouble = || self.shared.gate.trouble(self.back.database());
+    fn turn_away(&mut self, auth_pending: &AuthPending, text: Option<Bytes>) -> bool {
+        let trouble = || self.shared.gate.trouble(self.backend.database());
         match text.or_else(trouble).map(Refusal::Store) {
-            None if at_door.is_waiting() => self.write_answer(answer::nil),
+            None if auth_pending.is_waiting() => self.write_answer(answer::nil),
             refusal => {
                 let refusal = refusal.unwrap_or(Refusal::Upstream);
                 self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
@@ -155,7 +162,7 @@ impl Session {
 
     fn admit_as(&mut self, user: Arc<User>) {
         self.who.user = user.id();
-        let changes = self.back.identity().map_or(0, |(_, changes)| changes);
+        let changes = self.backend.identity().map_or(0, |(_, changes)| changes);
         self.admitted = Some(Admitted { user, changes });
     }
 
@@ -203,10 +210,10 @@ mod tests {
         client::{Shared, address::Address},
         config::Config,
         gate::Gate,
-        live::Live,
+        live_config::LiveConfig,
         lock::{StoreReply, StoreRequest, UserId},
         metrics::locks::LockMetrics,
-        store::{Listener, LockName, Look, Store, embedded::EmbeddedStore},
+        store::{Listener, LockName, LockStatus, Store, embedded::EmbeddedStore},
         transport::{
             endpoint::{self, Endpoint},
             stream::Stream,
@@ -217,27 +224,32 @@ mod tests {
     const SOON: Duration = Duration::from_secs(5);
 
     /// A store in this process whose admissions the test decides.
-    struct Doorkeeper {
+    struct ProbedStore {
         locks: EmbeddedStore,
         /// Requests about locks get no reply.
         is_mute: bool,
         knocks: UnboundedSender<oneshot::Sender<Admission>>,
     }
 
-    impl Store for Doorkeeper {
+    impl Store for ProbedStore {
         fn listen(&self, listener: Arc<dyn Listener>) {
             self.locks.listen(listener);
         }
 
-        fn ask(&self, name: &LockName, store_request: &StoreRequest, within: Duration) -> Later<StoreReply> {
+        fn ask(
+            &self,
+            name: &LockName,
+            store_request: &StoreRequest,
+            within: Duration,
+        ) -> Later<StoreReply> {
             match self.is_mute {
                 true => Box::pin(pending()),
                 false => self.locks.ask(name, store_request, within),
             }
         }
 
-        fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>> {
-            self.locks.look(name, user)
+        fn status(&self, name: &LockName, user: UserId) -> Later<Result<LockStatus, Bytes>> {
+            self.locks.status(name, user)
         }
 
         fn admits(&self, _: Option<Credentials>, _: Option<Duration>) -> Later<Admission> {
@@ -263,7 +275,7 @@ mod tests {
         fn which(upstream: &Path, is_mute: bool) -> Self {
             let (knocks, asked) = unbounded_channel();
             let config = Config::default();
-            let store = Arc::new(Doorkeeper {
+            let store = Arc::new(ProbedStore {
                 locks: EmbeddedStore::new(),
                 is_mute,
                 knocks,
@@ -274,7 +286,7 @@ mod tests {
             let shared = Shared {
                 gate: Gate::new(store, config.lock_settings(), limits, metrics),
                 upstream: Some(Arc::new(Address::new(Arc::new(upstream), SOON))),
-                ..crate::shared(&config, Arc::new(Live::new(&config)), None, 0)
+                ..crate::shared(&config, Arc::new(LiveConfig::new(&config)), None, 0)
             };
             Self {
                 shared: Arc::new(shared),

@@ -22,8 +22,8 @@ const NO_LOGIN: &[u8] = b"*1\r\n$4\r\nAUTH\r\n";
 
 impl Session {
     /// Returns whether the client has to authenticate first.
-    pub(super) fn is_barred(&self) -> bool {
-        self.shared.guard.is_some() && !self.back.is_authenticated()
+    pub(super) fn is_unauthenticated(&self) -> bool {
+        self.shared.guard.is_some() && !self.backend.is_authenticated()
     }
 
     /// Returns whether the command whose name was read is for the guard.
@@ -31,7 +31,7 @@ impl Session {
         self.shared.guard.is_some()
             && match self.scanner.name() {
                 b"AUTH" | b"HELLO" | b"RESET" => true,
-                b"QUIT" => self.is_barred(),
+                b"QUIT" => self.is_unauthenticated(),
                 _ => false,
             }
     }
@@ -44,7 +44,11 @@ impl Session {
                 self.answer_here("OK");
                 (self.left, self.closing) = (true, true);
             }
-            b"RESET" if self.is_barred() && self.back.streams() && !self.back.is_used() => {
+            b"RESET"
+                if self.is_unauthenticated()
+                    && self.backend.streams()
+                    && !self.backend.is_used() =>
+            {
                 self.answer_here("RESET");
             }
             b"RESET" => self.hand_on(&frame, &[]),
@@ -54,20 +58,20 @@ impl Session {
 
     /// Replies in place of the backend, which need not get the command.
     fn answer_here(&mut self, status: &str) {
-        self.silent = self.back.silences();
+        self.hides_reply = self.backend.hides_reply();
         self.write_answer(|out, protocol| Writer::new(out, protocol).status(status));
     }
 
     fn log_in(&mut self, frame: &Bytes) {
         let command = arguments(frame, LOCK_COMMAND_BYTES).unwrap_or_default();
         let admitted = match &self.shared.guard {
-            Some(guard) => guard.admit(&command, !self.is_barred()),
+            Some(guard) => guard.admit(&command, !self.is_unauthenticated()),
             None => Ok(command.clone()),
         };
         match admitted {
             Ok(handed_on) if handed_on == command => self.hand_on(frame, &command),
             // In a transaction and in subscribed mode, Redis's reply does not show the result of a command.
-            _ if self.back.takes_lock_commands() => {
+            _ if self.backend.takes_lock_commands() => {
                 self.hand_on(NO_LOGIN, &[Bytes::from_static(b"AUTH")])
             }
             Ok(handed_on) => {
@@ -80,7 +84,7 @@ impl Session {
                 if text == guard::WRONG_PASS {
                     self.shared.counters().wrong_passwords.count();
                 }
-                self.silent = self.back.silences();
+                self.hides_reply = self.backend.hides_reply();
                 self.write_answer(|out, protocol| answer::error(out, protocol, &text));
             }
         }
@@ -89,21 +93,21 @@ impl Session {
     /// Sends the backend `command` in place of the command just read. For Redis, `says` states the client's
     /// identity; if empty, the client is anonymous.
     fn hand_on(&mut self, command: &[u8], says: &[Bytes]) {
-        if self.back.streams() {
-            self.back
+        if self.backend.streams() {
+            self.backend
                 .pass_on(&mut BytesMut::from(command), command.len());
             let called = arguments(&Bytes::copy_from_slice(command), LOCK_COMMAND_BYTES);
             let called = called.unwrap_or_default();
-            if let Err(error) = self.back.sent_login(&self.scanner, says, &called) {
+            if let Err(error) = self.backend.sent_login(&self.scanner, says, &called) {
                 self.fail(format!("ERR {error}"));
             }
             return;
         }
         let command = Bytes::copy_from_slice(command);
         if let Ok(arguments) = arguments(&command, LOCK_COMMAND_BYTES) {
-            self.back
+            self.backend
                 .answer(&arguments, &mut self.client.outbox, &self.shared);
-            self.back.entered(&arguments);
+            self.backend.entered(&arguments);
         }
     }
 }

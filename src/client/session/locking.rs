@@ -12,13 +12,13 @@ use bytes::{Bytes, BytesMut};
 use super::{Frame, Running, Session, Turn, Waiting};
 use crate::{
     client::{
-        ahead::Ahead,
         answer,
         command::{Command, CommandError, parse},
+        lookahead::Lookahead,
     },
     clock,
     error::{self, SHUTDOWN},
-    gate::{Answer, Pending, Wish},
+    gate::{Answer, LockOptions, Pending},
     limits::{LOCK_COMMAND_ARGUMENTS, LOOKED_AT_ONCE},
     lock::{Refusal, Time, Token},
     metrics::locks::Request,
@@ -32,22 +32,22 @@ impl Session {
         if self.is_for_the_guard() {
             return self.enter(frame);
         }
-        if self.back.may_become_pipe(&self.scanner) {
-            self.back.stop_hiding();
+        if self.backend.may_become_pipe(&self.scanner) {
+            self.backend.reply_mode_on();
             self.turn = Turn::Settling;
             return self.give_to_redis(frame);
         }
-        if self.back.takes_lock_commands() {
+        if self.backend.takes_lock_commands() {
             // In a transaction and in subscribed mode Redis replies, as to an unknown command.
             return self.give_to_redis(frame);
         }
-        self.silent = self.back.silences();
+        self.hides_reply = self.backend.hides_reply();
         self.admit(frame);
     }
 
     fn give_to_redis(&mut self, frame: Bytes) {
         let count = frame.len();
-        self.back.pass_on(&mut BytesMut::from(frame), count);
+        self.backend.pass_on(&mut BytesMut::from(frame), count);
         self.sent();
     }
 
@@ -92,7 +92,7 @@ impl Session {
                 Turn::Looking(Box::pin(gate.info(self.who.clone(), name)))
             }
             Command::Locks { pattern, count } => {
-                let database = self.back.database();
+                let database = self.backend.database();
                 let may = self.shared.gate.may_list(database, &self.who);
                 Turn::Listing(may, pattern, count)
             }
@@ -118,9 +118,13 @@ impl Session {
             counters.refused_leases.count();
             return Err(error::short_session(least_ms));
         }
-        let bound = self.held.with_early(self.delivering.sessions());
+        let bound = self.bound_leases.with_early(self.delivering.sessions());
         let is_full = bound >= shared.limits.session_locks;
-        if is_full && !self.held.has(&self.name(key.clone()), token.as_ref()) {
+        if is_full
+            && !self
+                .bound_leases
+                .has(&self.name(key.clone()), token.as_ref())
+        {
             counters.refused_sessions.count();
             return Err(error::TOO_MANY_SESSIONS.to_owned());
         }
@@ -139,7 +143,7 @@ impl Session {
             return self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal));
         }
         self.yields = true;
-        let names = self.shared.locks(self.back.database(), pattern, count);
+        let names = self.shared.locks(self.backend.database(), pattern, count);
         self.write_answer(|out, protocol| answer::locks(out, protocol, &names))
     }
 
@@ -171,14 +175,14 @@ impl Session {
             false => 0,
         };
         let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms.max(least_ms));
-        let wish = Wish {
+        let wish = LockOptions {
             asked_at: self.asked_at(),
             token: token.clone(),
             lease_ms,
             wait_ms,
             try_only,
             fence,
-            session: session.then(|| self.held.mailbox()),
+            session: session.then(|| self.bound_leases.mailbox()),
         };
         let pending = self
             .shared
@@ -231,7 +235,7 @@ impl Session {
 
     fn name(&self, key: Bytes) -> LockName {
         LockName {
-            database: self.back.database(),
+            database: self.backend.database(),
             key,
         }
     }
@@ -249,24 +253,24 @@ impl Session {
         let mut moved = false;
         if let Some(waiting) = &mut running.waiting {
             // Other sessions run between two scans.
-            let some = self.ahead.len() + LOOKED_AT_ONCE;
-            moved = self.ahead.look(
+            let some = self.lookahead.len() + LOOKED_AT_ONCE;
+            moved = self.lookahead.status(
                 &self.client.inbox,
                 &self.shared.bounds,
-                some.min(self.shared.limits.kept_commands),
+                some.min(self.shared.limits.pipelined_commands),
             );
             self.yields |= moved;
             if moved || !waiting.looked {
                 let anew = !std::mem::replace(&mut waiting.looked, true);
-                let mut ahead = std::mem::take(&mut self.ahead);
-                ahead.overtake(
+                let mut lookahead = std::mem::take(&mut self.lookahead);
+                lookahead.overtake(
                     &waiting.key,
                     waiting.token.as_ref(),
                     anew,
                     |command| self.start(command),
                     |token| running.pending.unlock_behind(token.clone()),
                 );
-                self.ahead = ahead;
+                self.lookahead = lookahead;
             }
             if self.client.ended && !waiting.stopped {
                 waiting.stopped = true;
@@ -315,8 +319,8 @@ impl Session {
 
     /// Writes the reply to the running lock command, unless the client suppresses it.
     pub(super) fn write_answer(&mut self, write: impl FnOnce(&mut BytesMut, Protocol)) -> bool {
-        let protocol = self.back.protocol();
-        if std::mem::take(&mut self.silent) {
+        let protocol = self.backend.protocol();
+        if std::mem::take(&mut self.hides_reply) {
             write(&mut BytesMut::new(), protocol);
         } else {
             write(&mut self.client.outbox, protocol);
@@ -328,21 +332,21 @@ impl Session {
     /// `UNLOCK` among them runs if its meaning is known.
     pub(super) fn abandon(&mut self) {
         let turn = std::mem::replace(&mut self.turn, Turn::Open);
-        let ahead = std::mem::take(&mut self.ahead);
+        let lookahead = std::mem::take(&mut self.lookahead);
         let rest = std::mem::take(&mut self.client.inbox).freeze();
         self.client.ended = true;
         (self.scanned, self.passing) = (0, 0);
-        if !self.back.changes_nothing() {
+        if !self.backend.changes_nothing() {
             self.frame = Frame::Unnamed;
             return;
         }
         let run = |command: &Command| drop(self.start(command));
         if let Turn::Next(frame) = &turn {
-            Ahead::default().each_unlock(frame, &self.shared.bounds, run);
+            Lookahead::default().each_unlock(frame, &self.shared.bounds, run);
         }
         // Inside an ordinary command the start of the next frame is unknown.
         if self.frame != Frame::Ordinary {
-            ahead.each_unlock(&rest, &self.shared.bounds, run);
+            lookahead.each_unlock(&rest, &self.shared.bounds, run);
         }
         self.frame = Frame::Unnamed;
     }

@@ -13,7 +13,7 @@ use super::{Frame, Running, Session, Turn};
 use crate::{
     client::{
         amend::{self, Amendment},
-        back::is_login,
+        backend::is_login,
         command::{Verb, is_cross_protocol},
         state::{State, Uncountable, is_naming, is_plain, is_plain_in_any_case},
     },
@@ -28,10 +28,10 @@ impl Session {
     pub(super) fn pass_through(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> usize {
         let is_next = matches!(self.turn, Turn::Open) && self.client.inbox.is_empty();
         let named = matches!(self.frame, Frame::Unnamed | Frame::Ordinary);
-        if !is_next || !named || self.back.is_plain_pipe() || self.is_barred() {
+        if !is_next || !named || self.backend.is_plain_pipe() || self.is_unauthenticated() {
             return 0;
         }
-        if self.back.pipe().is_none() {
+        if self.backend.pipe().is_none() {
             return 0;
         }
         let (mut read, mut passing, mut doubt) = (0, 0, None::<String>);
@@ -56,7 +56,7 @@ impl Session {
                     self.frame = Frame::Unnamed;
                     passing = read;
                     doubt = self.count_ordinary().err();
-                    if doubt.is_some() || self.back.is_plain_pipe() || self.quits() {
+                    if doubt.is_some() || self.backend.is_plain_pipe() || self.quits() {
                         break;
                     }
                 }
@@ -76,7 +76,7 @@ impl Session {
             // The inbox is scanned from the start of this frame.
             self.scanner = RequestScanner::new();
         }
-        if let Some(pipe) = self.back.pipe() {
+        if let Some(pipe) = self.backend.pipe() {
             pipe.send(cx, &bytes[..passing]);
         }
         if let Some(text) = doubt {
@@ -97,10 +97,10 @@ impl Session {
     /// Counts the whole commands at the front that need no further inspection: nearly all. Returns their
     /// bytes; `passing` bytes are on their way already.
     fn count_plain(&mut self, bytes: &[u8], passing: usize) -> usize {
-        if !self.ahead.is_empty() {
+        if !self.lookahead.is_empty() {
             return 0;
         }
-        let under_way = self.back.backlog() + passing;
+        let under_way = self.backend.backlog() + passing;
         let most_bytes = self.shared.limits.relay_bytes.saturating_sub(under_way);
         let (mut count, mut end) = (0, 0);
         while end < most_bytes
@@ -111,7 +111,7 @@ impl Session {
             count += 1;
         }
         if count > 0 {
-            self.back.sent_plain(count);
+            self.backend.sent_plain(count);
         }
         end
     }
@@ -122,9 +122,9 @@ impl Session {
         while matches!(self.turn, Turn::Open)
             && self.scanned < self.client.inbox.len()
             && self.has_room(self.passing)
-            && (self.back.streams() || self.keeps_more())
+            && (self.backend.streams() || self.keeps_more())
         {
-            if self.back.is_plain_pipe() {
+            if self.backend.is_plain_pipe() {
                 if self.shared.guard.is_some() {
                     return self.drop_unguarded();
                 }
@@ -132,7 +132,7 @@ impl Session {
                 self.passing = self.scanned;
                 break;
             }
-            if self.scanner.between_frames() && self.is_barred() {
+            if self.scanner.between_frames() && self.is_unauthenticated() {
                 self.scanner.begin_strangers();
             }
             let (count, step) = self.scanner.scan(&self.client.inbox[self.scanned..]);
@@ -151,7 +151,7 @@ impl Session {
 
     /// Returns whether more may go to Redis, beside `passing` bytes on their way.
     fn has_room(&self, passing: usize) -> bool {
-        self.back.backlog() + passing < self.shared.limits.relay_bytes && self.back.has_room()
+        self.backend.backlog() + passing < self.shared.limits.relay_bytes && self.backend.has_room()
     }
 
     fn step(&mut self, step: Step) {
@@ -165,11 +165,11 @@ impl Session {
                 }
                 self.frame = if self.is_for_the_guard() {
                     Frame::Login
-                } else if self.is_barred() {
-                    Frame::Barred
+                } else if self.is_unauthenticated() {
+                    Frame::Unauthenticated
                 } else if Verb::of(name).is_some() {
                     Frame::Lock
-                } else if self.back.keeps(name) {
+                } else if self.backend.keeps(name) {
                     Frame::Kept
                 } else {
                     Frame::Ordinary
@@ -183,12 +183,12 @@ impl Session {
                     Frame::Excess => self.excess(),
                     Frame::Login if is_long => self.excess(),
                     Frame::Login => self.for_the_guard(),
-                    Frame::Barred => self.barred_command(),
-                    Frame::Unnamed if self.is_barred() => self.barred_command(),
+                    Frame::Unauthenticated => self.unauthenticated_command(),
+                    Frame::Unnamed if self.is_unauthenticated() => self.unauthenticated_command(),
                     Frame::Lock if is_long => self.excess(),
                     Frame::Lock => self.lock_command(),
                     Frame::Kept => self.kept_command(),
-                    Frame::Unnamed | Frame::Ordinary if is_long && !self.back.streams() => {
+                    Frame::Unnamed | Frame::Ordinary if is_long && !self.backend.streams() => {
                         self.excess();
                     }
                     Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
@@ -197,7 +197,9 @@ impl Session {
         }
         let is_long = self.scanned - self.passing > self.most_bytes(self.frame);
         match self.frame {
-            Frame::Unnamed if is_long && self.is_barred() => self.frame = Frame::Barred,
+            Frame::Unnamed if is_long && self.is_unauthenticated() => {
+                self.frame = Frame::Unauthenticated
+            }
             // No part of a line passes before its end, where its name is known.
             Frame::Unnamed | Frame::Kept if self.scanner.is_inline() => {}
             // No lock command has a name of this length. But a guard lets no unknown command pass.
@@ -205,19 +207,19 @@ impl Session {
             Frame::Kept if is_long && self.must_be_whole() => self.frame = Frame::Excess,
             // A COMMAND of this length gets no amendment.
             Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
-            Frame::Ordinary if self.back.streams() => self.passing = self.scanned,
+            Frame::Ordinary if self.backend.streams() => self.passing = self.scanned,
             Frame::Ordinary | Frame::Lock | Frame::Login if is_long => self.frame = Frame::Excess,
-            Frame::Excess | Frame::Barred => drop(self.take_frame()),
+            Frame::Excess | Frame::Unauthenticated => drop(self.take_frame()),
             _ => {}
         }
     }
 
     fn excess(&mut self) {
         self.take_frame();
-        self.ahead.turn(self.frame_bytes());
+        self.lookahead.turn(self.frame_bytes());
         // The scanner has read what matters, though the frame was not kept.
-        if let Some(stand_in) = self.back.stand_in(&self.scanner) {
-            self.back.pass_on_own(stand_in);
+        if let Some(reply_mode_substitute) = self.backend.reply_mode_substitute(&self.scanner) {
+            self.backend.pass_on_own(reply_mode_substitute);
             return self.sent();
         }
         let text = if self.is_for_the_guard() {
@@ -228,7 +230,7 @@ impl Session {
             format!("ERR a lock command has {most} bytes at most (limits.lock_command_bytes)")
         } else if self.must_be_whole() {
             format!("ERR CLIENT REPLY or SCRIPT DEBUG has {LOCK_COMMAND_BYTES} bytes at most")
-        } else if self.back.streams() {
+        } else if self.backend.streams() {
             format!("ERR the name of a command has {LOCK_COMMAND_BYTES} bytes at most")
         } else {
             format!("ERR without a Redis a command has {LOCK_COMMAND_BYTES} bytes at most")
@@ -237,7 +239,7 @@ impl Session {
     }
 
     fn must_be_whole(&self) -> bool {
-        self.back.streams() && State::must_be_whole(&self.scanner)
+        self.backend.streams() && State::must_be_whole(&self.scanner)
     }
 
     /// Returns the longest frame of this kind that is read whole, in bytes.
@@ -279,7 +281,7 @@ impl Session {
         let name = self.scanner.name();
         is_plain(name)
             || Verb::of(name).is_none()
-                && !self.back.keeps(name)
+                && !self.backend.keeps(name)
                 && !self.is_for_the_guard()
                 && !is_cross_protocol(name)
     }
@@ -287,7 +289,7 @@ impl Session {
     /// Sends the front of the inbox, up to the frame being read, to Redis.
     fn pass_on(&mut self) {
         if self.passing > 0 {
-            self.back.pass_on(&mut self.client.inbox, self.passing);
+            self.backend.pass_on(&mut self.client.inbox, self.passing);
             self.scanned -= self.passing;
             self.passing = 0;
         }
@@ -305,10 +307,10 @@ impl Session {
     }
 
     fn blank(&mut self) {
-        self.ahead.passed_blank(self.scanned - self.passing);
-        if self.back.streams() && self.back.is_used() {
+        self.lookahead.passed_blank(self.scanned - self.passing);
+        if self.backend.streams() && self.backend.is_used() {
             self.passing = self.scanned;
-            self.back.sent_blank();
+            self.backend.sent_blank();
         } else {
             self.take_frame();
         }
@@ -320,22 +322,22 @@ impl Session {
 
     /// Counts an ordinary command that was read to its end; its reply is now owed.
     fn count_ordinary(&mut self) -> Result<(), String> {
-        self.ahead.turn(self.frame_bytes());
+        self.lookahead.turn(self.frame_bytes());
         if is_plain(self.scanner.name()) {
-            self.back.sent_plain(1);
+            self.backend.sent_plain(1);
             return Ok(());
         }
         if self.scanner.name() == b"QUIT" {
             self.left = true;
             self.turn = Turn::Quitting;
         }
-        let counted = self.back.sent(&self.scanner);
+        let counted = self.backend.sent(&self.scanner);
         counted.map_err(|error| self.uncountable(error))
     }
 
     fn ordinary_command(&mut self) {
         let counted = self.count_ordinary();
-        if self.back.streams() {
+        if self.backend.streams() {
             self.passing = self.scanned;
             if let Err(text) = counted {
                 self.fail(text);
@@ -347,16 +349,16 @@ impl Session {
         let frame = self.take_frame();
         match arguments(&frame, LOCK_COMMAND_BYTES) {
             Ok(arguments) => {
-                self.closing |= self
-                    .back
-                    .answer(&arguments, &mut self.client.outbox, &self.shared);
+                self.closing |=
+                    self.backend
+                        .answer(&arguments, &mut self.client.outbox, &self.shared);
             }
             Err(error) => self.fail(format!("ERR {error}")),
         }
     }
 
     pub(super) fn sent(&mut self) {
-        if let Err(error) = self.back.sent(&self.scanner) {
+        if let Err(error) = self.backend.sent(&self.scanner) {
             self.fail(self.uncountable(error));
         }
     }
@@ -375,29 +377,34 @@ impl Session {
 
     fn kept_command(&mut self) {
         if let Some(amendment) = self.amendment() {
-            self.ahead.turn(self.frame_bytes());
+            self.lookahead.turn(self.frame_bytes());
             self.passing = self.scanned;
-            self.back.sent_amended(amendment);
+            self.backend.sent_amended(amendment);
         } else if let Some(arguments) = self.login() {
-            self.ahead.turn(self.frame_bytes());
+            self.lookahead.turn(self.frame_bytes());
             self.passing = self.scanned;
-            if let Err(error) = self.back.sent_login(&self.scanner, &arguments, &arguments) {
+            if let Err(error) = self
+                .backend
+                .sent_login(&self.scanner, &arguments, &arguments)
+            {
                 self.fail(format!("ERR {error}"));
             }
         } else if let Some(arguments) = self.naming() {
-            self.ahead.turn(self.frame_bytes());
+            self.lookahead.turn(self.frame_bytes());
             self.passing = self.scanned;
-            if let Err(error) = self.back.sent_naming(&self.scanner, &arguments) {
+            if let Err(error) = self.backend.sent_naming(&self.scanner, &arguments) {
                 self.fail(self.uncountable(error));
             }
-        } else if let Some(stand_in) = self.back.stand_in(&self.scanner) {
+        } else if let Some(reply_mode_substitute) =
+            self.backend.reply_mode_substitute(&self.scanner)
+        {
             let frame = self.take_frame();
-            self.ahead.turn(frame.len());
-            self.back.pass_on_own(stand_in);
+            self.lookahead.turn(frame.len());
+            self.backend.pass_on_own(reply_mode_substitute);
             self.sent();
-        } else if self.back.may_become_pipe(&self.scanner) {
+        } else if self.backend.may_become_pipe(&self.scanner) {
             let frame = self.take_frame();
-            self.ahead.turn(frame.len());
+            self.lookahead.turn(frame.len());
             self.turn = Turn::Next(frame);
         } else {
             self.ordinary_command();
@@ -440,23 +447,23 @@ impl Session {
 
     fn for_the_guard(&mut self) {
         let frame = self.take_frame();
-        self.ahead.turn(frame.len());
+        self.lookahead.turn(frame.len());
         self.turn = Turn::Next(frame);
     }
 
     /// Refuses a command of an unauthenticated client.
-    fn barred_command(&mut self) {
+    fn unauthenticated_command(&mut self) {
         self.take_frame();
-        self.ahead.turn(self.frame_bytes());
+        self.lookahead.turn(self.frame_bytes());
         self.turn = Turn::Refusing(NOAUTH.to_owned());
     }
 
     fn lock_command(&mut self) {
         let frame = self.take_frame();
-        self.turn = match self.ahead.turn(frame.len()) {
+        self.turn = match self.lookahead.turn(frame.len()) {
             // It overtook: its answer has arrived or is on its way.
             Some(pending) => {
-                self.silent = self.back.silences();
+                self.hides_reply = self.backend.hides_reply();
                 Turn::Running(Running {
                     pending,
                     waiting: None,

@@ -30,7 +30,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// Since when a client has taken nothing, and the timer of the next check.
 pub(super) struct Starved {
     since: Instant,
-    look: Pin<Box<Sleep>>,
+    status: Pin<Box<Sleep>>,
 }
 
 impl Session {
@@ -51,7 +51,7 @@ impl Session {
 
     /// Returns whether the client has authenticated, where it has to. Nothing is kept for one that has not.
     fn is_let_in(&self) -> bool {
-        !self.is_barred() && (self.back.has_served() || self.is_admitted())
+        !self.is_unauthenticated() && (self.backend.has_served() || self.is_admitted())
     }
 
     /// Gives back the budget that the client no longer needs.
@@ -70,15 +70,15 @@ impl Session {
     /// Returns whether the client's commands cannot proceed before replies have arrived.
     fn waits_for_replies(&self) -> bool {
         match self.turn {
-            Turn::Open => !self.back.has_room(),
-            _ => !self.back.is_settled(),
+            Turn::Open => !self.backend.has_room(),
+            _ => !self.backend.is_settled(),
         }
     }
 
     /// Returns whether the client's commands cannot proceed before there is room for unread replies.
     fn waits_for_room(&self) -> bool {
         match self.turn {
-            Turn::Open => self.waits_for_replies() || !self.back.streams() && !self.is_done(),
+            Turn::Open => self.waits_for_replies() || !self.backend.streams() && !self.is_done(),
             Turn::Next(_) | Turn::Refusing(_) => true,
             _ => self.waits_for_replies(),
         }
@@ -92,14 +92,14 @@ impl Session {
         }
         let starved = self.starved.get_or_insert_with(|| Starved {
             since: Instant::now(),
-            look: Box::pin(tokio::time::sleep(ASK_AGAIN)),
+            status: Box::pin(tokio::time::sleep(ASK_AGAIN)),
         });
-        if starved.look.as_mut().poll(cx).is_pending() {
+        if starved.status.as_mut().poll(cx).is_pending() {
             return false;
         }
         if starved.since.elapsed() < STARVED {
             let next = tokio::time::Instant::now() + ASK_AGAIN;
-            starved.look.as_mut().reset(next);
+            starved.status.as_mut().reset(next);
             return true;
         }
         self.shared.counters().closed_starved_clients.count();

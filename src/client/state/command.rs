@@ -38,14 +38,14 @@ pub(super) enum Command {
         protocol: Option<Protocol>,
         login: Option<u64>,
         /// The number of its `SETNAME`.
-        naming: Option<NonZeroU32>,
+        client_info: Option<NonZeroU32>,
     },
     /// `CLIENT SETNAME` or `CLIENT SETINFO`, with its number.
-    Naming {
+    ClientInfoCommands {
         number: Option<NonZeroU32>,
     },
     Reset,
-    Reply(ReplyMode),
+    Reply(ReplyModeCommand),
     Monitor,
     /// `SCRIPT DEBUG YES|SYNC`: from then on a debugger replies to scripts.
     Debug,
@@ -60,7 +60,7 @@ pub(super) enum Command {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReplyMode {
+pub(super) enum ReplyModeCommand {
     On,
     Off,
     Skip,
@@ -207,7 +207,7 @@ impl Command {
             protocol,
             login: (login && protocol.is_some()).then_some(0),
             // Its arguments show whether it has a SETNAME.
-            naming: (options > 0 && protocol.is_some()).then_some(NonZeroU32::MIN),
+            client_info: (options > 0 && protocol.is_some()).then_some(NonZeroU32::MIN),
         }
     }
 
@@ -238,7 +238,7 @@ impl Command {
                 _ => false,
             };
             return Some(match says {
-                true => Self::Naming { number: None },
+                true => Self::ClientInfoCommands { number: None },
                 false => Self::Ordinary(1),
             });
         }
@@ -251,11 +251,11 @@ impl Command {
         // Redis ignores whatever follows a NUL.
         let mode = command.argument_beginning(2).unwrap_or_default();
         Some(if c_equal(mode, b"ON") {
-            Self::Reply(ReplyMode::On)
+            Self::Reply(ReplyModeCommand::On)
         } else if c_equal(mode, b"OFF") {
-            Self::Reply(ReplyMode::Off)
+            Self::Reply(ReplyModeCommand::Off)
         } else if c_equal(mode, b"SKIP") {
-            Self::Reply(ReplyMode::Skip)
+            Self::Reply(ReplyModeCommand::Skip)
         } else {
             Self::Ordinary(1)
         })
@@ -268,11 +268,11 @@ impl Command {
             Self::Hello {
                 protocol,
                 login: Some(_),
-                naming,
+                client_info,
             } => Self::Hello {
                 protocol,
                 login: Some(number),
-                naming,
+                client_info,
             },
             other => other,
         }
@@ -282,9 +282,9 @@ impl Command {
     pub(super) fn names(self) -> bool {
         matches!(
             self,
-            Self::Naming { .. }
+            Self::ClientInfoCommands { .. }
                 | Self::Hello {
-                    naming: Some(_),
+                    client_info: Some(_),
                     ..
                 }
         )
@@ -293,7 +293,7 @@ impl Command {
     /// Sets the number of its naming.
     pub(super) fn named(self, number: NonZeroU32) -> Self {
         match self {
-            Self::Naming { .. } => Self::Naming {
+            Self::ClientInfoCommands { .. } => Self::ClientInfoCommands {
                 number: Some(number),
             },
             Self::Hello {
@@ -301,7 +301,7 @@ impl Command {
             } => Self::Hello {
                 protocol,
                 login,
-                naming: Some(number),
+                client_info: Some(number),
             },
             other => other,
         }
@@ -341,7 +341,7 @@ impl Command {
 }
 
 /// Returns whether an effect is pending for the command after this one.
-pub(super) fn primes_next(command: &RequestScanner, primed: bool) -> bool {
+pub(super) fn leaves_one_shot_pending(command: &RequestScanner, one_shot_pending: bool) -> bool {
     let first = |word: &[u8]| {
         command
             .argument(1)
@@ -351,7 +351,7 @@ pub(super) fn primes_next(command: &RequestScanner, primed: bool) -> bool {
         b"ASKING" => true,
         b"CLIENT" if first(b"CACHING") => true,
         // Redis keeps the effect of CLIENT CACHING across other forms of CLIENT.
-        b"CLIENT" => primed,
+        b"CLIENT" => one_shot_pending,
         _ => false,
     }
 }
@@ -399,7 +399,7 @@ mod tests {
                 );
                 if is_plain(scanner.name()) {
                     assert_eq!(Command::of(&scanner), Some(Command::Ordinary(1)), "{frame}");
-                    assert!(!primes_next(&scanner, true), "{frame}");
+                    assert!(!leaves_one_shot_pending(&scanner, true), "{frame}");
                     plain.push(name);
                 }
             }

@@ -25,7 +25,7 @@ pub enum Identity {
 
 /// The content of one `AUTH` or `HELLO`.
 #[derive(Debug, Clone)]
-enum Offer {
+enum PendingLogin {
     /// No credentials.
     Nothing,
     /// lockgate itself has let the client in, which is anonymous to Redis.
@@ -39,7 +39,7 @@ enum Offer {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Logins {
     /// The logins in flight, with their numbers.
-    offered: VecDeque<(u64, Offer)>,
+    offered: VecDeque<(u64, PendingLogin)>,
     identity: Identity,
     /// Number of changes of the identity.
     changes: u64,
@@ -55,17 +55,22 @@ impl Logins {
         if self.offered.len() >= OFFERED {
             self.offered.pop_front();
         }
-        self.offered.push_back((number, Offer::of(arguments)));
+        self.offered
+            .push_back((number, PendingLogin::of(arguments)));
     }
 
     /// Applies a login that Redis accepted. Returns whether it contained credentials or made the client
     /// anonymous.
     pub(super) fn accepted(&mut self, number: u64) -> bool {
         self.identity = match self.take(number) {
-            Some(Offer::Nothing) => return false,
-            Some(Offer::LetIn) => Identity::Anonymous,
-            Some(Offer::Credentials(Some(it)) | Offer::Several(Some(it))) => Identity::Known(it),
-            Some(Offer::Credentials(None) | Offer::Several(None)) | None => Identity::NotKept,
+            Some(PendingLogin::Nothing) => return false,
+            Some(PendingLogin::LetIn) => Identity::Anonymous,
+            Some(PendingLogin::Credentials(Some(it)) | PendingLogin::Several(Some(it))) => {
+                Identity::Known(it)
+            }
+            Some(PendingLogin::Credentials(None) | PendingLogin::Several(None)) | None => {
+                Identity::NotKept
+            }
         };
         self.changes += 1;
         true
@@ -75,10 +80,10 @@ impl Logins {
     /// have taken effect.
     pub(super) fn refused(&mut self, number: u64, as_nobody: bool) -> bool {
         match self.take(number) {
-            Some(Offer::Nothing | Offer::LetIn) => false,
+            Some(PendingLogin::Nothing | PendingLogin::LetIn) => false,
             // Redis up to 7.0 logs in before it reads the options that follow.
-            Some(Offer::Credentials(_)) => !as_nobody,
-            Some(Offer::Several(_)) | None => true,
+            Some(PendingLogin::Credentials(_)) => !as_nobody,
+            Some(PendingLogin::Several(_)) | None => true,
         }
     }
 
@@ -90,7 +95,7 @@ impl Logins {
 
     /// Removes the login with this number. Replies arrive in the order of the numbers; some logins, in
     /// transactions, get none.
-    fn take(&mut self, number: u64) -> Option<Offer> {
+    fn take(&mut self, number: u64) -> Option<PendingLogin> {
         while let Some((first, _)) = self.offered.front()
             && *first <= number
         {
@@ -107,7 +112,7 @@ impl Logins {
     }
 }
 
-impl Offer {
+impl PendingLogin {
     fn of(arguments: &[Bytes]) -> Self {
         let is_hello = |name: &Bytes| name.eq_ignore_ascii_case(b"HELLO");
         match arguments {

@@ -155,13 +155,13 @@ impl State {
                 self.database = database.ok_or(Uncountable::Doubtful)?;
             }
             Command::Auth { number } => self.logged_in(number),
-            Command::Naming { number } => self.named(number),
+            Command::ClientInfoCommands { number } => self.named(number),
             Command::Hello {
                 protocol,
                 login,
-                naming,
+                client_info,
             } => {
-                self.named(naming);
+                self.named(client_info);
                 if let Some(protocol) = protocol {
                     self.protocol = protocol;
                 }
@@ -172,7 +172,7 @@ impl State {
             Command::Multi => self.in_transaction = true,
             Command::Discard => self.end_transaction(),
             Command::Reset => self.reset(),
-            Command::Reply(mode) => self.silence.set(mode),
+            Command::Reply(mode) => self.reply_mode.set(mode),
             Command::Monitor | Command::Debug => self.uncountable = true,
             Command::Confirm { .. }
             | Command::ConfirmAll { .. }
@@ -185,8 +185,8 @@ impl State {
     }
 
     fn named(&mut self, number: Option<NonZeroU32>) {
-        if let (Some(number), Some(naming)) = (number, &mut self.naming) {
-            naming.accepted(number);
+        if let (Some(number), Some(client_info)) = (number, &mut self.client_info) {
+            client_info.accepted(number);
         }
     }
 
@@ -222,16 +222,16 @@ impl State {
             } => self.login_in_doubt |= self.logins.refused(number, as_nobody),
             _ => {}
         }
-        if let Command::Naming {
+        if let Command::ClientInfoCommands {
             number: Some(number),
         }
         | Command::Hello {
-            naming: Some(number),
+            client_info: Some(number),
             ..
         } = command
-            && let Some(naming) = &mut self.naming
+            && let Some(client_info) = &mut self.client_info
         {
-            naming.refused(number);
+            client_info.refused(number);
         }
     }
 

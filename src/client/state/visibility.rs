@@ -5,7 +5,7 @@
 
 use super::{
     State,
-    command::{Command, ReplyMode},
+    command::{Command, ReplyModeCommand},
 };
 use crate::resp::ReplyScanner;
 
@@ -26,10 +26,13 @@ impl State {
         let Some(command) = self.head() else {
             return Visibility::Shown;
         };
-        let silent = self.silence.off || self.silence.skip || command == Command::Nobodys;
-        let stands_in = matches!(command, Command::Reply(ReplyMode::Off | ReplyMode::Skip))
-            && !self.is_queued(command);
-        if !silent && !stands_in {
+        let hides_reply =
+            self.reply_mode.off || self.reply_mode.skip || command == Command::Nobodys;
+        let stands_in = matches!(
+            command,
+            Command::Reply(ReplyModeCommand::Off | ReplyModeCommand::Skip)
+        ) && !self.is_queued(command);
+        if !hides_reply && !stands_in {
             return Visibility::Shown;
         }
         let shown = match reply.kind() {
@@ -47,8 +50,8 @@ impl State {
             b'*' => command.confirmed_by().is_some(),
             // In attributes, before the kind is known: only replies have them. If the reply turns out to be a
             // visible error, it is shown without them.
-            0 => !silent && !stands_in,
-            b'-' | b'!' => !silent,
+            0 => !hides_reply && !stands_in,
+            b'-' | b'!' => !hides_reply,
             _ if stands_in => false,
             _ => self.answers_in_silence(command),
         };
@@ -62,8 +65,8 @@ impl State {
     /// Returns whether a command that ends the silence gets its own reply.
     fn answers_in_silence(&self, command: Command) -> bool {
         match command {
-            Command::Reply(ReplyMode::On) => !self.is_queued(command),
-            Command::Reset => !self.silence.skip,
+            Command::Reply(ReplyModeCommand::On) => !self.is_queued(command),
+            Command::Reset => !self.reply_mode.skip,
             _ => false,
         }
     }

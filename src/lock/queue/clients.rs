@@ -1,24 +1,24 @@
 //! The events of clients: they request the lock, stop waiting, or are gone; and the end of a lease that was granted to
 //! no client.
 
-use super::{InFlight, Errand, Place, Queue, Context};
+use super::{Context, InFlight, PendingOp, Queue, Waiter};
 use crate::lock::{
+    event::{LockRequest, Refusal, Reply, RequestId, Time, Token, UserId, Wait},
     fault::{Fault, planted},
     lease::Lease,
-    vocabulary::{LockRequest, Refusal, Reply, RequestId, Time, Token, UserId, Wait},
 };
 
 impl Queue {
     pub(super) fn lock(&mut self, send: &LockRequest, context: &mut Context<'_>) {
         // A client that requests the lock with this token counts on the token again.
-        self.errands
-            .take_where(|errand| errand.gives_away(send.user, &send.token));
+        self.ops
+            .take_where(|op| op.gives_away(send.user, &send.token));
         self.late
             .retain(|(_, user, token)| *user != send.user || *token != send.token);
         let knows = self.knows(send.user, send.wait, context.now);
-        if knows && self.places.requests() >= context.settings.max_waiters {
+        if knows && self.waiters.requests() >= context.settings.max_waiters {
             self.left();
-            if send.wait == Wait::No && self.belief.is_some() {
+            if send.wait == Wait::No && self.cached_holder.is_some() {
                 return context.reply(send.request, Reply::Nil);
             }
             return context.reply(send.request, Reply::Refused(Refusal::TooManyWaiters));
@@ -26,11 +26,11 @@ impl Queue {
         if !knows {
             self.joins_unauthorized(send.user, context.now);
         }
-        self.places.join(context.now, send, context.settings);
+        self.waiters.join(context.now, send, context.settings);
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
             // From now on a client waits for pushes.
             lease.bare = false;
-            self.belief = None;
+            self.cached_holder = None;
         }
     }
 
@@ -46,9 +46,9 @@ impl Queue {
             .as_ref()
             .is_some_and(|in_flight| in_flight.is_for(user, token))
         {
-            self.places.try_only(user, token, request);
+            self.waiters.try_only(user, token, request);
         } else if self
-            .places
+            .waiters
             .leave(user, token, request, self.keep_until(context))
         {
             context.reply(request, Reply::Nil);
@@ -64,7 +64,7 @@ impl Queue {
         context: &Context<'_>,
     ) {
         let keep_until = self.keep_until(context);
-        self.places.leave(user, token, request, keep_until);
+        self.waiters.leave(user, token, request, keep_until);
         self.left();
     }
 
@@ -76,10 +76,11 @@ impl Queue {
             return;
         };
         let (user, token) = (lease.user, &lease.token);
-        let under_way = |in_flight: &InFlight| in_flight.is_for(user, token) || in_flight.releases(user, token);
-        let is_wanted = self.places.of_owner(user, token).is_some()
+        let under_way =
+            |in_flight: &InFlight| in_flight.is_for(user, token) || in_flight.releases(user, token);
+        let is_wanted = self.waiters.of_owner(user, token).is_some()
             || self.in_flight.as_ref().is_some_and(under_way)
-            || self.errands.iter().any(|e| e.gives_away(user, token));
+            || self.ops.iter().any(|e| e.gives_away(user, token));
         if !is_wanted {
             let lease = lease.clone();
             self.give_away(&lease);
@@ -104,20 +105,20 @@ impl Queue {
             return;
         }
         let lease = lease.clone();
-        if let (true, Some(no)) = (lease.explicit, lease.place)
-            && self.places.of_owner(user, token).is_none()
+        if let (true, Some(no)) = (lease.explicit, lease.waiter)
+            && self.waiters.of_owner(user, token).is_none()
             && let Some(keep_until) = self.keep_until(context)
         {
             // The connection closed at the very moment of the grant, which counts as before it.
             let (token, lease_ms) = (token.clone(), lease.lease_ms);
-            let place = Place {
+            let waiter = Waiter {
                 user,
                 token,
                 explicit: true,
                 lease_ms,
                 requests: Vec::new(),
             };
-            self.places.keep(no, place, keep_until);
+            self.waiters.keep(no, waiter, keep_until);
         }
         if !planted(Fault::UndeliveredKept) {
             self.give_away(&lease);
@@ -129,7 +130,7 @@ impl Queue {
     pub(super) fn give_away(&mut self, lease: &Lease) {
         // If the deadline may be another instance's, and the client too, the lease runs out.
         if lease.deadline.is_some() || !lease.explicit {
-            self.errands.put(Errand::GiveAway {
+            self.ops.put(PendingOp::GiveAway {
                 user: lease.user,
                 token: lease.token.clone(),
                 only_if: (lease.deadline)
@@ -140,7 +141,12 @@ impl Queue {
 
     pub(super) fn refuse_deadlocked(&mut self, context: &mut Context<'_>) {
         let lease = self.lease.as_ref().map(|lease| &lease.token);
-        let Some(holder) = self.belief.as_ref().map(|belief| &belief.holder).or(lease) else {
+        let Some(holder) = self
+            .cached_holder
+            .as_ref()
+            .map(|cached_holder| &cached_holder.holder)
+            .or(lease)
+        else {
             return;
         };
         let owner = self.lease.as_ref().filter(|lease| lease.token == *holder);
@@ -148,7 +154,7 @@ impl Queue {
         // An `UNLOCK` of another user's token releases nothing.
         let rights = &self.rights;
         let concerns = |user| !rights.is_unauthorized(user) && owner.is_none_or(|it| it == user);
-        for request in self.places.take_deadlocked(holder, concerns) {
+        for request in self.waiters.take_deadlocked(holder, concerns) {
             context.reply(request, Reply::Refused(Refusal::Deadlock));
             self.left();
         }

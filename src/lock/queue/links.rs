@@ -1,14 +1,14 @@
 //! Users without a connection to the store. Each user's requests go on a connection of its own, and the store may
 //! accept other users' connections but not this one's (`maxclients`). The request of such a user is not sent
 //! ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)), and does not delay the other users of the lock: the queue
-//! passes the user's places and errands over until it has a connection again. They keep their order.
+//! passes the user's places and pending operations over until it has a connection again. They keep their order.
 
 use std::collections::BTreeMap;
 
-use super::{InFlight, NOT_NOW_PAUSE_MS, Queue, Context};
+use super::{Context, InFlight, NOT_NOW_PAUSE_MS, Queue};
 use crate::lock::{
+    event::{StoreRequest, Time, UserId},
     fault::{Fault, planted},
-    vocabulary::{StoreRequest, Time, UserId},
 };
 
 /// The users without a connection to the store, and when to send a request for each all the same. The store reports a
@@ -77,11 +77,11 @@ impl Queue {
         }
         self.cut_off.0.insert(user, again_at);
         // Once its client has a reply, the request is on lockgate's own behalf.
-        let errand = in_flight
-            .errand
+        let op = in_flight
+            .op
             .take_if(|_| in_flight.reply_to.is_some() && !in_flight.again);
-        match (&in_flight.store_request, errand) {
-            (_, Some(errand)) => self.errands.put_back(*errand),
+        match (&in_flight.store_request, op) {
+            (_, Some(op)) => self.ops.put_back(*op),
             (StoreRequest::Acquire { .. }, _) => {
                 self.doubt(&in_flight);
                 self.left();
@@ -89,11 +89,11 @@ impl Queue {
             // A lease whose user has no connection runs out.
             (StoreRequest::Check { .. }, _) if in_flight.reply_to.is_none() => {
                 self.look_later(again_at);
-                if let (None, Some(lease)) = (&self.belief, &mut self.lease) {
+                if let (None, Some(lease)) = (&self.cached_holder, &mut self.lease) {
                     lease.check_at = Some(again_at);
                 }
             }
-            (StoreRequest::WriteBack { .. }, _) => self.restore_at = Some(again_at),
+            (StoreRequest::WriteBack { .. }, _) => self.write_back_at = Some(again_at),
             (StoreRequest::DeleteDead { .. }, _) => self.look_later(again_at),
             // A renewal stays due.
             (StoreRequest::Extend { .. }, _) if in_flight.reply_to.is_none() => {}

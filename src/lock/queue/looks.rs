@@ -7,17 +7,17 @@ impl Queue {
     /// Returns the rest of the lease that this instance granted, in milliseconds; zero without one.
     pub fn lease_left_ms(&self, now: Time) -> u64 {
         let lease = self.lease.as_ref();
-        lease.map_or(0, |lease| lease.until.millis_since(now))
+        lease.map_or(0, |lease| lease.expires_earliest.millis_since(now))
     }
 
     /// Returns whether the lock is held, but not under a lease of this instance, as far as it knows.
     pub fn is_held_elsewhere(&self) -> bool {
-        self.lease.is_none() && self.belief.is_some()
+        self.lease.is_none() && self.cached_holder.is_some()
     }
 
     /// Returns the first waiting requests in order, `most` at most, with the milliseconds that each has waited.
     pub fn first_waiting(&self, most: usize, now: Time) -> Vec<(RequestId, u64)> {
-        let waiting = self.places.each_waiting().take(most);
+        let waiting = self.waiters.each_waiting().take(most);
         waiting
             .map(|waiting| (waiting.request, now.millis_since(waiting.since)))
             .collect()

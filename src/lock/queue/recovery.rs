@@ -12,12 +12,12 @@
 //! since a client may have been granted the lock with the same token elsewhere. The limit is absent if this instance
 //! set no deadline: then the client itself gave the token up, or lockgate made the token.
 
-use super::{NOT_NOW_PAUSE_MS, Queue, Context, Watch, renewal::over_at};
+use super::{Context, NOT_NOW_PAUSE_MS, Queue, Watch, renewal::expires_latest};
 use crate::lock::{
+    event::{Burial, Dead, Outcome, StoreRequest, Time, Token, UserId},
     fault::{Fault, planted},
     lease::Lease,
     queue::InFlight,
-    vocabulary::{Burial, Dead, Outcome, StoreRequest, Time, Token, UserId},
 };
 
 /// The most times that the pause before another write-back is doubled after the store refused one: up to 51 s.
@@ -32,12 +32,12 @@ pub const LAST_LOOK_PART: u64 = 16;
 
 impl Queue {
     /// Begins the recovery from a loss of data.
-    pub(super) fn forgot(&mut self, dead: Option<Burial>, context: &Context<'_>) {
+    pub(super) fn data_lost(&mut self, dead: Option<Burial>, context: &Context<'_>) {
         self.armed = None;
-        self.belief = None;
+        self.cached_holder = None;
         self.ghost = None;
         self.revenant = None;
-        self.restores_refused = 0;
+        self.write_backs_refused = 0;
         self.watch = dead.map(|dead| {
             Box::new(Watch {
                 user: dead.user,
@@ -51,28 +51,28 @@ impl Queue {
             // before the loss, if the store has older data.
             lease.fence_at = None;
         }
-        self.restore_at = None;
+        self.write_back_at = None;
         // A client that releases the lease does not want it back.
         let released = self.lease.as_ref().is_some_and(|lease| {
             let releases = |in_flight: &InFlight| in_flight.releases(lease.user, &lease.token);
             self.in_flight.as_ref().is_some_and(releases)
         });
         if !released || planted(Fault::WrittenBackThoughReleased) {
-            self.restore_from(context.now, context);
+            self.write_back_from(context.now, context);
         }
-        if let (None, Some(lease)) = (self.restore_at, &mut self.lease) {
+        if let (None, Some(lease)) = (self.write_back_at, &mut self.lease) {
             lease.check_at = Some(context.now);
         }
         if let Some(in_flight) = &mut self.in_flight {
             // The reply may be from before the loss, or concern a lock that was lost.
             in_flight.again = true;
-            in_flight.forgotten = true;
+            in_flight.data_lost = true;
         }
     }
 
-    fn restore_from(&mut self, time: Time, context: &Context<'_>) {
+    fn write_back_from(&mut self, time: Time, context: &Context<'_>) {
         let back = |lease: &&Lease| lease.is_to_be_written_back(context.now, context.settings);
-        self.restore_at = self.lease.as_ref().filter(back).map(|_| time);
+        self.write_back_at = self.lease.as_ref().filter(back).map(|_| time);
     }
 
     /// Sends the next request that the recovery needs. Returns whether there was one.
@@ -83,16 +83,19 @@ impl Queue {
             self.start(store_request, None, context);
             return true;
         }
-        if self.restore_at.is_some_and(|at| at <= context.now) {
-            self.restore_from(context.now, context);
-            if let (Some(_), Some(lease)) = (self.restore_at.take(), &self.lease) {
+        if self.write_back_at.is_some_and(|at| at <= context.now) {
+            self.write_back_from(context.now, context);
+            if let (Some(_), Some(lease)) = (self.write_back_at.take(), &self.lease) {
                 let store_request = StoreRequest::WriteBack {
                     user: lease.user,
                     token: lease.token.clone(),
                     lease_ms: match planted(Fault::WrittenBackTooShort) {
                         true => 1,
                         // Rounded up, or the store would end the lease before its owner does.
-                        false => lease.until.micros_since(context.now).div_ceil(1_000),
+                        false => lease
+                            .expires_earliest
+                            .micros_since(context.now)
+                            .div_ceil(1_000),
                     },
                 };
                 self.start(store_request, None, context);
@@ -100,7 +103,7 @@ impl Queue {
             }
         }
         if self.lease.is_none() {
-            self.restore_at = None;
+            self.write_back_at = None;
         }
         self.look_out(context)
     }
@@ -113,7 +116,7 @@ impl Queue {
         };
         let last = watch.until <= now;
         // A write-back shows the holder as well.
-        let due = watch.look_at.is_some_and(|at| at <= now) && self.restore_at.is_none();
+        let due = watch.look_at.is_some_and(|at| at <= now) && self.write_back_at.is_none();
         let user = watch.user;
         if last {
             self.watch = None;
@@ -129,7 +132,7 @@ impl Queue {
     /// Returns when to check the lock for dead tokens.
     pub(super) fn look_at(&self) -> Option<Time> {
         let watch = self.watch.as_ref()?;
-        let look_at = watch.look_at.filter(|_| self.restore_at.is_none());
+        let look_at = watch.look_at.filter(|_| self.write_back_at.is_none());
         Some(look_at.map_or(watch.until, |at| at.min(watch.until)))
     }
 
@@ -137,11 +140,14 @@ impl Queue {
     pub fn is_recovering(&self) -> bool {
         let recovers = |in_flight: &InFlight| {
             let store_request = &in_flight.store_request;
-            matches!(store_request, StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. })
+            matches!(
+                store_request,
+                StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. }
+            )
         };
         let looks = self.watch.as_ref().is_some_and(|it| it.look_at.is_some());
         // A write-back that the store refused because of another token does not count.
-        let cut_off = |lease: &Lease| self.restore_at.is_some() && self.cut_off.has(lease.user);
+        let cut_off = |lease: &Lease| self.write_back_at.is_some() && self.cut_off.has(lease.user);
         looks
             || self.lease.as_ref().is_some_and(cut_off)
             || self.in_flight.as_ref().is_some_and(recovers)
@@ -150,7 +156,7 @@ impl Queue {
     /// Returns whether this owner's lease is to be written back; only then is it known whether it stands.
     pub(super) fn waits_for_write_back(&self, user: UserId, token: &Token) -> bool {
         let lease = self.lease.as_ref().filter(|it| it.is_of(user, token));
-        lease.is_some() && self.restore_at.is_some()
+        lease.is_some() && self.write_back_at.is_some()
     }
 
     /// Returns the same for the owner whose lease this request extends.
@@ -164,7 +170,7 @@ impl Queue {
     /// Resumes the steps that waited for this user's connection.
     pub(super) fn recover_again(&mut self, user: UserId, now: Time) {
         if self.lease.as_ref().is_some_and(|lease| lease.user == user) {
-            self.restore_at = self.restore_at.map(|_| now);
+            self.write_back_at = self.write_back_at.map(|_| now);
         }
         if let Some(watch) = self.watch.as_mut().filter(|watch| watch.user == user) {
             watch.look_at = watch.look_at.map(|_| now);
@@ -179,9 +185,11 @@ impl Queue {
     }
 
     /// Returns whether the lease is to be written back, or its write-back is in flight.
-    pub(super) fn is_restoring(&self) -> bool {
-        let restores = |in_flight: &InFlight| matches!(in_flight.store_request, StoreRequest::WriteBack { .. });
-        self.restore_at.is_some() || self.in_flight.as_ref().is_some_and(restores)
+    pub(super) fn is_writing_back(&self) -> bool {
+        let writes_back = |in_flight: &InFlight| {
+            matches!(in_flight.store_request, StoreRequest::WriteBack { .. })
+        };
+        self.write_back_at.is_some() || self.in_flight.as_ref().is_some_and(writes_back)
     }
 
     // ── replies of the store ─────────────────────────────────────────────────────────────────────
@@ -206,7 +214,9 @@ impl Queue {
                 if let Some(lease) = &mut self.lease {
                     let ours = fresh || lease.deadline == Some(deadline);
                     lease.deadline = ours.then_some(deadline);
-                    lease.over_at = lease.over_at.max(over_at(context.now, *lease_ms));
+                    lease.expires_latest = lease
+                        .expires_latest
+                        .max(expires_latest(context.now, *lease_ms));
                     lease.confirm();
                 }
                 self.believe_lease(context);
@@ -215,19 +225,21 @@ impl Queue {
                 let again_ms = match self.ghost {
                     // Once the dead token is deleted, the queue retries at once.
                     Some(_) => Some(0),
-                    None => in_flight.grace_ms.filter(|_| !planted(Fault::ContestedIsLost)),
+                    None => in_flight
+                        .grace_ms
+                        .filter(|_| !planted(Fault::ContestedIsLost)),
                 };
                 if let Some(ms) = again_ms {
-                    self.restore_from(context.now.plus_millis(ms), context);
+                    self.write_back_from(context.now.plus_millis(ms), context);
                 }
                 self.held(holder, ttl_ms, context);
             }
             Outcome::Free => self.free(context),
             // The queue retries until the lease is over, ever less often, so that others get their turn meanwhile.
             _ => {
-                let doubled = self.restores_refused.min(MOST_DOUBLED);
-                self.restores_refused += 1;
-                self.restore_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS << doubled));
+                let doubled = self.write_backs_refused.min(MOST_DOUBLED);
+                self.write_backs_refused += 1;
+                self.write_back_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS << doubled));
             }
         }
     }
@@ -235,7 +247,7 @@ impl Queue {
     /// Handles a holder that the driver knows as dead. It is not dead if a client came for that token again.
     pub(super) fn found_dead(&mut self, in_flight: &InFlight, token: &Token, dead: Dead) {
         let is_back = self.lease.as_ref().is_some_and(|it| it.token == *token)
-            || self.places.of_owner(dead.user, token).is_some();
+            || self.waiters.of_owner(dead.user, token).is_some();
         // The store did not delete the token, so its key expires later: another grant set it.
         if matches!(in_flight.store_request, StoreRequest::DeleteDead { .. }) {
             self.revenant = Some(Box::new(token.clone()));
@@ -257,19 +269,26 @@ impl Queue {
 
     /// Recovers the outcome of a request that was in flight when the store lost data. Its reply may be from before the
     /// loss, so the queue writes back what the reply granted, and looks for what it released.
-    pub(super) fn restore_after(&mut self, user: UserId, grace_ms: Option<u64>, context: &Context<'_>) {
+    pub(super) fn restore_after(
+        &mut self,
+        user: UserId,
+        grace_ms: Option<u64>,
+        context: &Context<'_>,
+    ) {
         if let Some(lease) = &mut self.lease {
             lease.fence_at = None;
         }
-        self.restore_from(context.now, context);
-        if self.restore_at.is_none() {
+        self.write_back_from(context.now, context);
+        if self.write_back_at.is_none() {
             self.look_again(user, grace_ms.unwrap_or(LOOKED_AT_MS), context);
         }
     }
 
     /// Watches the lock for this time: a dead token may hold it or come back.
     pub(super) fn look_again(&mut self, user: UserId, ms: u64, context: &Context<'_>) {
-        let until = context.now.plus_millis(ms.saturating_add(ms / LAST_LOOK_PART));
+        let until = context
+            .now
+            .plus_millis(ms.saturating_add(ms / LAST_LOOK_PART));
         let new = || {
             Box::new(Watch {
                 user,

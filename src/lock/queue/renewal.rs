@@ -4,14 +4,14 @@
 //! Recovery from a loss of data (`recovery`) comes before anything else. A renewal comes before the requests of
 //! clients, which could otherwise delay it until the lease is over.
 
-use super::{InFlight, Errand, Queue, Context};
+use super::{Context, InFlight, PendingOp, Queue};
 use crate::lock::{
+    event::{
+        Action, Dead, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal, Reply,
+        RequestId, StoreRequest, Time, Token, UserId,
+    },
     fault::{Fault, planted},
     lease::{LATEST_RENEWAL, Lease, renewal},
-    vocabulary::{
-        Action, Dead, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, StoreRequest, Refusal,
-        Reply, RequestId, Time, Token, UserId,
-    },
 };
 
 impl Queue {
@@ -41,8 +41,9 @@ impl Queue {
 
     /// Ends a session whose lease could not be renewed in time: the store may soon end the lease.
     pub(super) fn tell_of_late_renewal(&mut self, context: &mut Context<'_>) {
-        let late =
-            |lease: &&mut Lease| lease.lost_at() <= context.now && !planted(Fault::LateRenewalNotTold);
+        let late = |lease: &&mut Lease| {
+            lease.lost_at() <= context.now && !planted(Fault::LateRenewalNotTold)
+        };
         if let Some(lease) = self.lease.as_mut().filter(late)
             && let Some(request) = lease.session.take()
         {
@@ -62,10 +63,15 @@ impl Queue {
 
     /// Replaces the lease in this instance's state by another one or none. Notifies the connection that the previous
     /// lease was bound to, if the binding ends.
-    pub(super) fn put_lease(&mut self, lease: Option<Lease>, lost: bool, context: &mut Context<'_>) {
+    pub(super) fn put_lease(
+        &mut self,
+        lease: Option<Lease>,
+        lost: bool,
+        context: &mut Context<'_>,
+    ) {
         if lease.is_some() {
-            // The errands that waited for this token can run.
-            self.errands.wake(|_| true);
+            // The pending operations that waited for this token can run.
+            self.ops.wake(|_| true);
         }
         let before = std::mem::replace(&mut self.lease, lease);
         let goes_on = |before: &Lease| {
@@ -99,9 +105,9 @@ impl Queue {
         let (user, token) = (lease.user, lease.token.clone());
         let renewed = lease.session.is_some() && lease.renew_at <= context.now;
         if renewed
-            && self.restore_at.is_none()
+            && self.write_back_at.is_none()
             && !self.cut_off.has(user)
-            && !self.errands.iter().any(|e| e.releases(user, &token))
+            && !self.ops.iter().any(|e| e.releases(user, &token))
         {
             let store_request = StoreRequest::Extend {
                 user,
@@ -140,19 +146,24 @@ impl Queue {
             let linked_at = self.cut_off.until(lease.user).unwrap_or_default();
             lease.session.map(|_| lease.renew_at.max(linked_at))
         };
-        let renew_at = lease.and_then(|lease| self.restore_at.or(renewed(lease)));
+        let renew_at = lease.and_then(|lease| self.write_back_at.or(renewed(lease)));
         let due = [renew_at, self.is_to_be_checked(), self.look_at()];
         due.into_iter().flatten().min()
     }
 
     fn is_to_be_checked(&self) -> Option<Time> {
-        let lease = self.lease.as_ref().filter(|_| self.places.is_empty())?;
+        let lease = self.lease.as_ref().filter(|_| self.waiters.is_empty())?;
         lease.check_at
     }
 
     // ── replies of the store ─────────────────────────────────────────────────────────────────────
 
-    pub(super) fn check_replied(&mut self, in_flight: &InFlight, outcome: Outcome, context: &mut Context<'_>) {
+    pub(super) fn check_replied(
+        &mut self,
+        in_flight: &InFlight,
+        outcome: Outcome,
+        context: &mut Context<'_>,
+    ) {
         let user = in_flight.store_request.user();
         // Only a client with another user's token gets a reply here.
         self.tell(
@@ -180,8 +191,8 @@ impl Queue {
 
     /// Puts off an extension until after the write-back.
     pub(super) fn extend_later(&mut self, in_flight: InFlight) {
-        if let (Some(errand), Some(_)) = (in_flight.errand, in_flight.reply_to) {
-            self.errands.put_back(*errand);
+        if let (Some(op), Some(_)) = (in_flight.op, in_flight.reply_to) {
+            self.ops.put_back(*op);
         }
         // A renewal stays due.
     }
@@ -216,8 +227,8 @@ impl Queue {
             explicit: before.as_ref().is_none_or(|lease| lease.explicit),
             lease_ms,
             since: before.as_ref().map_or(now, |lease| lease.since),
-            until: in_flight.sent_at.plus_millis(lease_ms),
-            over_at: over_at(now, longest_ms),
+            expires_earliest: in_flight.sent_at.plus_millis(lease_ms),
+            expires_latest: expires_latest(now, longest_ms),
             deadline,
             shortened_from: before
                 .as_ref()
@@ -226,15 +237,17 @@ impl Queue {
                 .filter(|_| !planted(Fault::ShortenedForgotten)),
             how: before.as_ref().and_then(|lease| lease.how),
             receivers: before.as_ref().map_or(0, |lease| lease.receivers),
-            place: before.as_ref().and_then(|lease| lease.place),
+            waiter: before.as_ref().and_then(|lease| lease.waiter),
             fence: fence.or(before.as_ref().and_then(|lease| lease.fence)),
             fence_at: None,
             session: before.and_then(|lease| lease.session),
             renew_at: renewal(in_flight.sent_at, lease_ms, renewed_after),
             renewal_unknown: false,
             changed: false,
-            bare: matches!(in_flight.store_request, StoreRequest::Acquire { bare: true, .. })
-                && self.armed.is_none(),
+            bare: matches!(
+                in_flight.store_request,
+                StoreRequest::Acquire { bare: true, .. }
+            ) && self.armed.is_none(),
             check_at: None,
         }
     }
@@ -242,12 +255,12 @@ impl Queue {
 
 /// Returns the moment by which the store has ended a lease that began just now: the store may have moved the deadline
 /// by 3 ms, and lets keys live to the end of a millisecond.
-pub(super) fn over_at(now: Time, lease_ms: u64) -> Time {
+pub(super) fn expires_latest(now: Time, lease_ms: u64) -> Time {
     now.plus_millis(lease_ms.saturating_add(4))
 }
 
-impl Errand {
-    /// Returns whether the errand ends the lease of this owner.
+impl PendingOp {
+    /// Returns whether the pending operation ends the lease of this owner.
     fn releases(&self, whose: UserId, what: &Token) -> bool {
         match self {
             Self::Unlock(owner) => owner.user == whose && owner.token == *what,
@@ -295,7 +308,7 @@ impl Context<'_> {
     /// Reports the token of a lost lease as dead. If this instance does not know its deadline, another instance may
     /// have extended the lease, and knows more.
     fn lost_token(&mut self, lease: &Lease) {
-        let counts = lease.deadline.is_some() && lease.over_at > self.now;
+        let counts = lease.deadline.is_some() && lease.expires_latest > self.now;
         if counts && !planted(Fault::LostForgotten) {
             self.actions.push(Action::Died {
                 token: lease.token.clone(),
@@ -304,7 +317,7 @@ impl Context<'_> {
                     not_after: lease.deadline,
                     or_at: lease.shortened_from.map(|(deadline, _)| deadline),
                 },
-                over_at: lease.longest().map_or(lease.over_at, |(_, at)| at),
+                expires_latest: lease.longest().map_or(lease.expires_latest, |(_, at)| at),
                 before_loss: false,
             });
         }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::{Queue, Context};
+use super::{Context, Queue};
 use crate::lock::{
+    event::{LinkId, Refusal, Reply, StoreRequest, Time, UserId, Wait},
     fault::{Fault, planted},
-    vocabulary::{LinkId, StoreRequest, Refusal, Reply, Time, UserId, Wait},
 };
 
 /// How recent a reply of the store must be for `TRYLOCK` of the same user to get nil at once on a held lock, in
@@ -32,7 +32,7 @@ pub(super) struct Rights {
 
 impl Rights {
     /// Forgets the users whose connection ended: perhaps the user no longer exists.
-    pub(super) fn deaf(&mut self, link: LinkId) {
+    pub(super) fn tracking_lost(&mut self, link: LinkId) {
         self.store_replied.retain(|_, (_, on)| *on != Some(link));
     }
 
@@ -55,7 +55,7 @@ impl Queue {
 
     /// Returns whether the user has a place here, or holds the lock by a grant of this instance.
     fn has_business(&self, user: UserId) -> bool {
-        self.places.has_user(user) || self.lease.as_ref().is_some_and(|lease| lease.user == user)
+        self.waiters.has_user(user) || self.lease.as_ref().is_some_and(|lease| lease.user == user)
     }
 
     /// Records that a request of an unauthorized user takes a place.
@@ -65,7 +65,7 @@ impl Queue {
         }
         self.rights.store_replied.remove(&user);
         self.rights.unauthorized.push_back(user);
-        if self.rights.store_replied.len() > REMEMBERED + 2 * self.places.users() {
+        if self.rights.store_replied.len() > REMEMBERED + 2 * self.waiters.users() {
             let store_replied = std::mem::take(&mut self.rights.store_replied);
             let known = store_replied.into_iter().filter(|(user, (at, _))| {
                 at.plus_millis(KNOWN_FOR_MS) > now || self.has_business(*user)
@@ -78,12 +78,12 @@ impl Queue {
     fn next_unauthorized(&mut self) -> Option<UserId> {
         // The requests of some users left meanwhile.
         while let Some(&user) = self.rights.unauthorized.front()
-            && !self.places.waits(user)
+            && !self.waiters.waits(user)
         {
             self.rights.unauthorized.pop_front();
         }
         let mut unauthorized = self.rights.unauthorized.iter().copied();
-        unauthorized.find(|user| self.places.waits(*user) && !self.cut_off.has(*user))
+        unauthorized.find(|user| self.waiters.waits(*user) && !self.cut_off.has(*user))
     }
 
     /// Sends a check for the next unauthorized user. Returns whether there was one.
@@ -111,8 +111,8 @@ impl Queue {
         }
         self.rights.unauthorized.retain(|it| *it != user);
         // Now the user may get the replies that others get at once.
-        for (request, is_try) in self.places.take_beyond(context.settings.max_waiters, user) {
-            let reply = if is_try && self.belief.is_some() {
+        for (request, is_try) in self.waiters.take_beyond(context.settings.max_waiters, user) {
+            let reply = if is_try && self.cached_holder.is_some() {
                 Reply::Nil
             } else {
                 Reply::Refused(Refusal::TooManyWaiters)
@@ -135,7 +135,7 @@ impl Queue {
         if !self.rights.is_unauthorized(user) {
             return;
         }
-        for request in self.places.take_earlier(user, asked_at) {
+        for request in self.waiters.take_earlier(user, asked_at) {
             context.reply(request, Reply::Refused(Refusal::Store(error.clone())));
         }
     }
@@ -147,7 +147,7 @@ impl Queue {
             return;
         }
         self.rights.unauthorized.retain(|it| *it != user);
-        for request in self.places.take_all(user) {
+        for request in self.waiters.take_all(user) {
             context.reply(request, Reply::Refused(Refusal::Store(error.clone())));
             self.left();
         }

@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{
-    InFlight, Belief, Dirty, Errand, Maker, NO_ANSWER, NOT_NOW_PAUSE_MS, Queue, Context, errands::News,
+    CachedHolder, Context, Dirty, InFlight, Maker, NO_ANSWER, NOT_NOW_PAUSE_MS, PendingOp, Queue,
+    pending_ops::News,
 };
 use crate::lock::{
+    event::{
+        Action, Dead, Deadline, EndReason, Fence, GrantKind, LockMetric, Mark, Outcome, Refusal,
+        Reply, StoreReply, StoreRequest, Time, Token, UserId,
+    },
     fault::{Fault, planted},
     lease::Lease,
-    vocabulary::{
-        Action, StoreReply, Dead, Deadline, EndReason, Fence, LockMetric, GrantKind, Mark, Outcome, StoreRequest,
-        Refusal, Reply, Time, Token, UserId,
-    },
 };
 
 /// How long a token that was released here and granted elsewhere is remembered, in milliseconds.
@@ -52,7 +53,7 @@ impl Queue {
         }
         if let Outcome::WrongType(error) = outcome {
             // Another client put something else in the place of the lock.
-            self.belief = None;
+            self.cached_holder = None;
             self.lose_lease(context);
             outcome = Outcome::Refused(error);
         }
@@ -94,7 +95,7 @@ impl Queue {
             in_flight.store_request.user(),
             matches!(outcome, Outcome::Refused(_)),
         );
-        // The belief was read on another connection, whose pushes may be lost.
+        // The cached holder was read on another connection, whose pushes may be lost.
         let stale = !planted(Fault::StaleBelief)
             && armed.is_some()
             && armed != self.armed
@@ -104,7 +105,7 @@ impl Queue {
         }
         let dirty = std::mem::take(&mut in_flight.dirty);
         let news = News::of(&in_flight, &outcome);
-        let forgotten = in_flight.forgotten;
+        let data_lost = in_flight.data_lost;
         match &in_flight.store_request {
             StoreRequest::Acquire { .. } => self.acquire_replied(&in_flight, outcome, context),
             StoreRequest::Handover { .. } => self.handover_replied(in_flight, outcome, context),
@@ -117,12 +118,12 @@ impl Queue {
         if !refused {
             self.authorize(user, armed, context);
         }
-        self.settle_errands(&news, context);
-        if forgotten {
+        self.settle_ops(&news, context);
+        if data_lost {
             self.restore_after(user, grace_ms, context);
         }
         if stale {
-            self.belief = None;
+            self.cached_holder = None;
             self.backoff.now();
             if let Some(lease) = &mut self.lease {
                 lease.check_at = Some(context.now);
@@ -135,7 +136,7 @@ impl Queue {
     /// lock changed after that reply or just before; only the store knows.
     pub(super) fn heed(&mut self, dirty: &[Dirty], context: &Context<'_>) {
         if let Some(&Dirty { link, ask_at }) = dirty.iter().find(|d| self.armed == Some(d.link))
-            && self.belief.is_some()
+            && self.cached_holder.is_some()
         {
             self.changed(link, ask_at, context);
             // A push from the time of the request may be older than the reply.
@@ -190,7 +191,7 @@ impl Queue {
     pub(super) fn take_back_unsure(&mut self, context: &Context<'_>) {
         let unsure = std::mem::take(&mut self.unsure);
         let is_there =
-            |(user, token): &(UserId, Token)| self.places.of_owner(*user, token).is_some();
+            |(user, token): &(UserId, Token)| self.waiters.of_owner(*user, token).is_some();
         let (there, gone) = unsure.into_iter().partition(|(owner, _)| is_there(owner));
         self.unsure = there;
         let gone: BTreeMap<_, _> = gone;
@@ -201,7 +202,7 @@ impl Queue {
             // The store may yet execute a request that was given up, so the queue releases the token once more by then.
             let again_at = context.now.plus_millis(context.settings.answer_within_ms);
             self.late.push_back((again_at, user, token.clone()));
-            self.errands.put(Errand::GiveAway {
+            self.ops.put(PendingOp::GiveAway {
                 user,
                 token,
                 only_if: None,
@@ -217,7 +218,7 @@ impl Queue {
         }
         let ask_at = context.now.plus_millis(ms);
         if matches!(in_flight.store_request, StoreRequest::Acquire { .. }) {
-            self.belief = None;
+            self.cached_holder = None;
             self.backoff.at(ask_at);
             self.doubt(&in_flight);
             self.left();
@@ -234,10 +235,18 @@ impl Queue {
     fn ask_later(&mut self, in_flight: InFlight, error: Bytes, context: &Context<'_>) {
         self.trouble = Some(error);
         let retry_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS));
-        self.in_flight = Some(InFlight { retry_at, ..in_flight });
+        self.in_flight = Some(InFlight {
+            retry_at,
+            ..in_flight
+        });
     }
 
-    fn acquire_replied(&mut self, in_flight: &InFlight, outcome: Outcome, context: &mut Context<'_>) {
+    fn acquire_replied(
+        &mut self,
+        in_flight: &InFlight,
+        outcome: Outcome,
+        context: &mut Context<'_>,
+    ) {
         let StoreRequest::Acquire {
             user,
             token,
@@ -261,7 +270,7 @@ impl Queue {
                 let fence_at = is_sure.then_some(deadline);
                 if !again {
                     // The owner's own place is still among them.
-                    let others = self.places.len().saturating_sub(1);
+                    let others = self.waiters.len().saturating_sub(1);
                     let rivals = self.backoff.turn_begins();
                     if rivals >= CROWD {
                         context.happened(LockMetric::Crowded { rivals });
@@ -272,8 +281,14 @@ impl Queue {
                 // lockgate made and gave no client.
                 let ours = fresh || (in_flight.again && !again && !in_flight.explicit && !bare);
                 let deadline = ours.then_some(deadline);
-                let mut lease =
-                    self.new_lease(in_flight, (*user, token), *lease_ms, deadline, fence, context.now);
+                let mut lease = self.new_lease(
+                    in_flight,
+                    (*user, token),
+                    *lease_ms,
+                    deadline,
+                    fence,
+                    context.now,
+                );
                 lease.fence_at = fence_at;
                 if !again && (fresh || *bare || in_flight.again) {
                     lease.how = Some(GrantKind::Free);
@@ -293,7 +308,7 @@ impl Queue {
             }
             Outcome::Refused(error) => {
                 for waiting in self
-                    .places
+                    .waiters
                     .take(*user, token)
                     .map_or(Vec::new(), |(_, p)| p.requests)
                 {
@@ -313,7 +328,12 @@ impl Queue {
         }
     }
 
-    fn handover_replied(&mut self, in_flight: InFlight, outcome: Outcome, context: &mut Context<'_>) {
+    fn handover_replied(
+        &mut self,
+        in_flight: InFlight,
+        outcome: Outcome,
+        context: &mut Context<'_>,
+    ) {
         let StoreRequest::Handover {
             user, to, lease_ms, ..
         } = &in_flight.store_request
@@ -332,8 +352,14 @@ impl Queue {
                 let fence_at = fence.map(|_| deadline);
                 let ours = fresh || (in_flight.again && !in_flight.explicit);
                 let deadline = ours.then_some(deadline);
-                let mut lease =
-                    self.new_lease(&in_flight, (*user, to), *lease_ms, deadline, fence, context.now);
+                let mut lease = self.new_lease(
+                    &in_flight,
+                    (*user, to),
+                    *lease_ms,
+                    deadline,
+                    fence,
+                    context.now,
+                );
                 lease.fence_at = fence_at;
                 lease.how = Some(GrantKind::Handover);
                 self.granted(&in_flight, lease, context);
@@ -365,10 +391,21 @@ impl Queue {
             token,
             only_if,
         };
-        self.send(InFlight { store_request, ..in_flight }, context);
+        self.send(
+            InFlight {
+                store_request,
+                ..in_flight
+            },
+            context,
+        );
     }
 
-    fn release_replied(&mut self, in_flight: &InFlight, outcome: Outcome, context: &mut Context<'_>) {
+    fn release_replied(
+        &mut self,
+        in_flight: &InFlight,
+        outcome: Outcome,
+        context: &mut Context<'_>,
+    ) {
         let StoreRequest::Release { token, .. } = &in_flight.store_request else {
             return;
         };
@@ -377,7 +414,7 @@ impl Queue {
                 self.tell(in_flight, Reply::Done, context);
                 self.released(in_flight, EndReason::Released, context);
                 self.free(context);
-                if !self.places.is_empty() && self.streak.is_long(context.now, context.settings) {
+                if !self.waiters.is_empty() && self.streak.is_long(context.now, context.settings) {
                     context.happened(LockMetric::Yielded);
                     let pause_ms = self.streak.pause_ms(context.now, context.settings);
                     self.backoff.pause(context.now, pause_ms);
@@ -385,11 +422,11 @@ impl Queue {
             }
             Outcome::Held { .. } | Outcome::Granted { .. } => {
                 if self
-                    .belief
+                    .cached_holder
                     .as_ref()
-                    .is_some_and(|belief| belief.holder == *token)
+                    .is_some_and(|cached_holder| cached_holder.holder == *token)
                 {
-                    self.belief = None;
+                    self.cached_holder = None;
                     self.backoff.now();
                 }
                 self.not_released(in_flight, context);
@@ -423,7 +460,7 @@ impl Queue {
                 if let (None, Some(lease)) = (in_flight.reply_to, &mut self.lease) {
                     // The queue retries until the lease is over.
                     lease.renew_at = match planted(Fault::RenewalStopsAtError) {
-                        true => lease.over_at,
+                        true => lease.expires_latest,
                         false => context.now.plus_millis(lease.renewal_pause_ms()),
                     };
                 }
@@ -444,7 +481,13 @@ impl Queue {
     }
 
     /// Records that the lease began anew, for a client that requested it or as a renewal.
-    fn extended(&mut self, in_flight: &InFlight, deadline: Deadline, fresh: bool, context: &mut Context<'_>) {
+    fn extended(
+        &mut self,
+        in_flight: &InFlight,
+        deadline: Deadline,
+        fresh: bool,
+        context: &mut Context<'_>,
+    ) {
         let StoreRequest::Extend {
             user,
             token,
@@ -464,10 +507,17 @@ impl Queue {
             before.is_some_and(|lease| lease.fence_at.is_some() && lease.fence_at == *expects);
         let fence_at = (fresh && stood).then_some(deadline);
         let deadline = (fresh || relocked).then_some(deadline);
-        let mut lease = self.new_lease(in_flight, (*user, token), *lease_ms, deadline, None, context.now);
+        let mut lease = self.new_lease(
+            in_flight,
+            (*user, token),
+            *lease_ms,
+            deadline,
+            None,
+            context.now,
+        );
         lease.fence_at = fence_at;
         if in_flight.reply_to.is_some() {
-            let over = context.now >= lease.until;
+            let over = context.now >= lease.expires_earliest;
             let reply = if over {
                 Reply::Refused(Refusal::Expired)
             } else {
@@ -496,10 +546,10 @@ impl Queue {
         }
         // The token is gone by an earlier sending of this request, or by the loss of data after which the lease was to
         // be written back.
-        let by_us = in_flight.again || (self.restore_at.is_some() && lease.is_some());
+        let by_us = in_flight.again || (self.write_back_at.is_some() && lease.is_some());
         let reply = match &lease {
             _ if !by_us => Reply::NotHeld,
-            Some(lease) if context.now < lease.until => Reply::Done,
+            Some(lease) if context.now < lease.expires_earliest => Reply::Done,
             _ => Reply::Refused(Refusal::Upstream),
         };
         self.tell(in_flight, reply, context);
@@ -526,40 +576,42 @@ impl Queue {
         let (user, token) = (lease.user, lease.token.clone());
         self.unsure.remove(&(user, token.clone()));
         lease.explicit = in_flight.explicit;
-        let over = context.now >= lease.until && !planted(Fault::ExpiredDelivered);
-        let place = self.places.of_owner(user, &token);
-        let wants_more = |place: &super::Place| {
-            place.lease_ms != lease.lease_ms
-                || (place.wants_fence() && lease.sure_fence().is_none())
+        let over = context.now >= lease.expires_earliest && !planted(Fault::ExpiredDelivered);
+        let waiter = self.waiters.of_owner(user, &token);
+        let wants_more = |waiter: &super::Waiter| {
+            waiter.lease_ms != lease.lease_ms
+                || (waiter.wants_fence() && lease.sure_fence().is_none())
         };
-        if place.is_some_and(wants_more) {
+        if waiter.is_some_and(wants_more) {
             // A request joined meanwhile and wants another lease or a fence: the queue requests the lock once more, as
             // the holder.
-        } else if let Some((no, place)) = self.places.take(user, &token) {
-            lease.explicit = place.explicit;
-            lease.place = Some(no);
-            let latest = place.requests.last().filter(|last| last.session && !over);
+        } else if let Some((no, waiter)) = self.waiters.take(user, &token) {
+            lease.explicit = waiter.explicit;
+            lease.waiter = Some(no);
+            let latest = waiter.requests.last().filter(|last| last.session && !over);
             lease.session = latest.map(|last| last.request);
-            let joined = place
+            let joined = waiter
                 .requests
                 .len()
                 .min(match planted(Fault::JoinedNotAnswered) {
                     true => 1,
                     false => usize::MAX,
                 });
-            for waiting in &place.requests[..joined] {
+            for waiting in &waiter.requests[..joined] {
                 let reply = if over {
                     Reply::Refused(Refusal::Expired)
                 } else {
                     lease.receivers += 1;
                     Reply::Granted {
                         token: token.clone(),
-                        until: lease.until,
+                        until: lease.expires_earliest,
                         since: lease.since,
                         fence: lease.sure_fence().filter(|_| waiting.fence),
                         session: lease.session == Some(waiting.request),
                         how: match lease.how.take() {
-                            Some(GrantKind::Free) if self.held_at >= waiting.since => GrantKind::Waited,
+                            Some(GrantKind::Free) if self.held_at >= waiting.since => {
+                                GrantKind::Waited
+                            }
                             how => how.unwrap_or(GrantKind::Again),
                         },
                     }
@@ -568,7 +620,7 @@ impl Queue {
             }
         }
         self.backoff.granted();
-        let nobody = lease.receivers == 0 && self.places.of_owner(user, &token).is_none();
+        let nobody = lease.receivers == 0 && self.waiters.of_owner(user, &token).is_none();
         if nobody && !planted(Fault::GoneGrantKept) {
             self.give_away(&lease);
         }
@@ -579,13 +631,19 @@ impl Queue {
 
     pub(super) fn believe_lease(&mut self, context: &mut Context<'_>) {
         if let Some(lease) = &self.lease {
-            let (holder, user, over_at) = (lease.token.clone(), lease.user, lease.over_at);
-            self.believe(holder, Some(user), Some(over_at), context);
+            let (holder, user, expires_latest) =
+                (lease.token.clone(), lease.user, lease.expires_latest);
+            self.believe(holder, Some(user), Some(expires_latest), context);
         }
     }
 
     /// Records the holder that the store reported. Without one the lock counts as free.
-    pub(super) fn held(&mut self, holder: Option<Token>, ttl_ms: Option<u64>, context: &mut Context<'_>) {
+    pub(super) fn held(
+        &mut self,
+        holder: Option<Token>,
+        ttl_ms: Option<u64>,
+        context: &mut Context<'_>,
+    ) {
         let Some(holder) = holder else {
             return self.free(context);
         };
@@ -596,25 +654,26 @@ impl Queue {
         let user = self.lease.as_ref().map(|lease| lease.user);
         let before = self.told_of.take().filter(|before| before.holder == holder);
         // At exactly its time to live a key still exists.
-        let over_at = ttl_ms.map(|ttl| {
-            context.now
+        let expires_latest = ttl_ms.map(|ttl| {
+            context
+                .now
                 .plus_millis(ttl.saturating_add(u64::from(!planted(Fault::TimerAtTtl))))
         });
         let is_same = |(before, now): (Time, Time)| {
             before.millis_since(now).max(now.millis_since(before)) < SAME_DEADLINE_MS
         };
-        let before = before.and_then(|before| before.over_at);
-        if before.zip(over_at).is_some_and(is_same) {
+        let before = before.and_then(|before| before.expires_latest);
+        if before.zip(expires_latest).is_some_and(is_same) {
             context.happened(LockMetric::ToldOfNothing);
         }
-        self.believe(holder, user, over_at, context);
+        self.believe(holder, user, expires_latest, context);
     }
 
     fn believe(
         &mut self,
         holder: Token,
         user: Option<UserId>,
-        over_at: Option<Time>,
+        expires_latest: Option<Time>,
         context: &mut Context<'_>,
     ) {
         let settings = context.settings;
@@ -625,12 +684,14 @@ impl Queue {
                 Time::from_micros(context.now.micros().saturating_add(micros))
             }
         };
-        let until = over_at.map_or(ask_again_at, |over_at| over_at.min(ask_again_at));
+        let until = expires_latest.map_or(ask_again_at, |expires_latest| {
+            expires_latest.min(ask_again_at)
+        });
         self.told_of = None;
-        self.belief = Some(Belief {
+        self.cached_holder = Some(CachedHolder {
             holder,
             user,
-            over_at,
+            expires_latest,
             until,
         });
         self.refuse_deadlocked(context);
@@ -638,7 +699,7 @@ impl Queue {
 
     /// Records that the lock is free.
     pub(super) fn free(&mut self, context: &mut Context<'_>) {
-        self.belief = None;
+        self.cached_holder = None;
         self.told_of = None;
         self.backoff.now();
         self.lose_lease(context);
@@ -647,7 +708,7 @@ impl Queue {
     /// Drops the lease, which does not hold the lock, unless it is to be written back.
     fn lose_lease(&mut self, context: &mut Context<'_>) {
         match &mut self.lease {
-            Some(lease) if self.restore_at.is_some() => lease.check_at = None,
+            Some(lease) if self.write_back_at.is_some() => lease.check_at = None,
             _ => self.put_lease(None, true, context),
         }
     }
@@ -678,11 +739,11 @@ impl Queue {
                     not_after,
                     or_at,
                 },
-                over_at: longest
-                    .map(|(_, over_at)| over_at)
-                    .or(lease.map(|lease| lease.over_at))
+                expires_latest: longest
+                    .map(|(_, expires_latest)| expires_latest)
+                    .or(lease.map(|lease| lease.expires_latest))
                     .unwrap_or(foreign),
-                before_loss: in_flight.forgotten || in_flight.grace_ms.is_some(),
+                before_loss: in_flight.data_lost || in_flight.grace_ms.is_some(),
             });
         }
         self.end_lease_of(user, &token, how, context);
@@ -693,8 +754,14 @@ impl Queue {
     }
 
     /// Ends a lease that its client gave up or does not count on.
-    fn end_lease_of(&mut self, user: UserId, token: &Token, how: EndReason, context: &mut Context<'_>) {
-        let kept = self.restore_at.is_some() && planted(Fault::WrittenBackThoughReleased);
+    fn end_lease_of(
+        &mut self,
+        user: UserId,
+        token: &Token,
+        how: EndReason,
+        context: &mut Context<'_>,
+    ) {
+        let kept = self.write_back_at.is_some() && planted(Fault::WrittenBackThoughReleased);
         if let Some(lease) = self.lease_of(user, token).filter(|_| !kept) {
             context.lease_over(&lease, how);
             self.put_lease(None, false, context);

@@ -1,14 +1,14 @@
 //! The choice of the next store request, made anew after every event.
 
-use super::{InFlight, Errand, Queue, Context};
+use super::{Context, InFlight, PendingOp, Queue};
 use crate::lock::{
+    event::{
+        Action, Deadline, Fence, Mark, Reply, RequestId, Settings, StoreRequest, StoreRequestId,
+        Time, Token, UserId,
+    },
     fault::{Fault, planted},
     lease::{Lease, is_wanted_back},
-    places::Place,
-    vocabulary::{
-        Action, Deadline, Fence, Mark, StoreRequest, StoreRequestId, Reply, RequestId, Settings, Time,
-        Token, UserId,
-    },
+    wait_queue::Waiter,
 };
 
 impl Queue {
@@ -20,89 +20,96 @@ impl Queue {
             return;
         }
         let asks = match self.waiters_are_next() {
-            true => self.ask_for_waiters(context) || self.run_errand(context),
-            false => self.run_errand(context) || self.ask_for_waiters(context),
+            true => self.ask_for_waiters(context) || self.run_op(context),
+            false => self.run_op(context) || self.ask_for_waiters(context),
         };
-        if !asks && self.belief.is_none() {
+        if !asks && self.cached_holder.is_none() {
             self.check(context);
         }
     }
 
     /// Sends a store request for the waiters, if that is of use. Returns whether it did.
     fn ask_for_waiters(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(belief) = &self.belief else {
+        let Some(cached_holder) = &self.cached_holder else {
             let is_time = self.backoff.ask_at() <= context.now;
             let first = self.next_place().filter(|_| is_time).cloned();
-            return first.inspect(|place| self.ask_for(place, context)).is_some();
+            return first
+                .inspect(|waiter| self.ask_for(waiter, context))
+                .is_some();
         };
-        let of_holder = self.places.of_token(&belief.holder, belief.user);
-        if let Some(place) = of_holder.filter(|it| !self.cut_off.has(it.user)) {
-            self.ask_for(&place.clone(), context);
+        let of_holder = self
+            .waiters
+            .of_token(&cached_holder.holder, cached_holder.user);
+        if let Some(waiter) = of_holder.filter(|it| !self.cut_off.has(it.user)) {
+            self.ask_for(&waiter.clone(), context);
             return true;
         }
         let rights = &self.rights;
-        for request in self.places.take_tries(|user| !rights.is_unauthorized(user)) {
+        for request in self
+            .waiters
+            .take_tries(|user| !rights.is_unauthorized(user))
+        {
             context.reply(request, Reply::Nil);
         }
         self.check_unauthorized(context)
     }
 
     /// Returns the first place whose user is not cut off from the store.
-    pub(super) fn next_place(&self) -> Option<&Place> {
+    pub(super) fn next_place(&self) -> Option<&Waiter> {
         if self.cut_off.any() {
-            return self.places.first_of(|user| !self.cut_off.has(user));
+            return self.waiters.first_of(|user| !self.cut_off.has(user));
         }
-        self.places.first()
+        self.waiters.first()
     }
 
-    fn ask_for(&mut self, place: &Place, context: &mut Context<'_>) {
-        if self.is_anothers(place.user, &place.token) {
+    fn ask_for(&mut self, waiter: &Waiter, context: &mut Context<'_>) {
+        if self.is_anothers(waiter.user, &waiter.token) {
             // Once a check shows that the other user lost the lock, its lease is gone.
-            return self.start(StoreRequest::Check { user: place.user }, None, context);
+            return self.start(StoreRequest::Check { user: waiter.user }, None, context);
         }
-        let lease = self.lease_of(place.user, &place.token);
+        let lease = self.lease_of(waiter.user, &waiter.token);
         let fence_at = |lease: &Lease| lease.fence_at.filter(|_| lease.fence.is_some());
         let store_request = StoreRequest::Acquire {
-            user: place.user,
-            token: place.token.clone(),
-            lease_ms: place.lease_ms,
+            user: waiter.user,
+            token: waiter.token.clone(),
+            lease_ms: waiter.lease_ms,
             fence: match lease.as_ref().and_then(fence_at) {
-                _ if !place.wants_fence() => Fence::No,
+                _ if !waiter.wants_fence() => Fence::No,
                 Some(deadline) => Fence::NewUnless(deadline),
                 None => Fence::New,
             },
             expects: lease.and_then(|lease| lease.deadline),
-            bare: self.is_bare(place, context.settings),
+            bare: self.is_bare(waiter, context.settings),
         };
         self.start(store_request, None, context);
     }
 
     /// Returns whether the place has the only request for a lock of which nothing is known, without an explicit token,
     /// session or fence, for a lease that is not written back.
-    fn is_bare(&self, place: &Place, settings: &Settings) -> bool {
-        let session = place.requests.iter().any(|waiting| waiting.session);
-        let known = self.armed.is_some() || self.belief.is_some() || self.lease.is_some();
-        let alone = self.places.requests() == 1;
+    fn is_bare(&self, waiter: &Waiter, settings: &Settings) -> bool {
+        let session = waiter.requests.iter().any(|waiting| waiting.session);
+        let known = self.armed.is_some() || self.cached_holder.is_some() || self.lease.is_some();
+        let alone = self.waiters.requests() == 1;
         // Without its deadline, a grant that reached no client could not be distinguished from a grant of the same
         // token that the client got elsewhere.
-        let plain = !place.explicit && !session && !place.wants_fence();
+        let plain = !waiter.explicit && !session && !waiter.wants_fence();
         alone && plain && !known && !is_wanted_back(false, settings)
     }
 
-    /// Returns the store request that serves this errand. None: nothing is left to do.
+    /// Returns the store request that serves this pending operation. None: nothing is left to do.
     pub(super) fn question_of(
         &self,
-        errand: &Errand,
+        op: &PendingOp,
         context: &Context<'_>,
     ) -> Option<(StoreRequest, Option<(RequestId, Time)>)> {
-        match errand {
+        match op {
             // The token does not hold the lock, but the store decides whether its user may know that.
-            Errand::Unlock(owner) | Errand::Relock(owner, _)
+            PendingOp::Unlock(owner) | PendingOp::Relock(owner, _)
                 if self.is_anothers(owner.user, &owner.token) =>
             {
                 Some((StoreRequest::Check { user: owner.user }, owner.reply_to()))
             }
-            Errand::Relock(owner, lease_ms) => {
+            PendingOp::Relock(owner, lease_ms) => {
                 let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
                 let lease = self.lease_of(user, &token);
                 let expects = lease.and_then(|lease| lease.deadline);
@@ -115,11 +122,11 @@ impl Queue {
                 };
                 Some((store_request, owner.reply_to()))
             }
-            Errand::Unlock(owner) => Some((
+            PendingOp::Unlock(owner) => Some((
                 self.release(owner.user, &owner.token, None, context),
                 owner.reply_to(),
             )),
-            Errand::GiveAway {
+            PendingOp::GiveAway {
                 user,
                 token,
                 only_if,
@@ -151,10 +158,10 @@ impl Queue {
             .as_ref()
             .is_some_and(|lease| lease.token == *token)
             || self
-                .belief
+                .cached_holder
                 .as_ref()
-                .is_some_and(|belief| belief.holder == *token);
-        match self.places.first() {
+                .is_some_and(|cached_holder| cached_holder.holder == *token);
+        match self.waiters.first() {
             Some(next)
                 if holds
                     && (next.user == user || planted(Fault::HandedToAnotherUser))
@@ -188,9 +195,9 @@ impl Queue {
             | StoreRequest::Handover {
                 user, to: token, ..
             } => self
-                .places
+                .waiters
                 .of_owner(*user, token)
-                .is_some_and(|place| place.explicit),
+                .is_some_and(|waiter| waiter.explicit),
             _ => false,
         };
         let again = match &store_request {
@@ -204,14 +211,14 @@ impl Queue {
             store_request,
             own: reply_to.is_none(),
             reply_to,
-            errand: None,
+            op: None,
             sent_at: context.now,
             again,
             on_push: self.backoff.pushed(),
             dirty: Vec::new(),
             retry_at: None,
             explicit,
-            forgotten: false,
+            data_lost: false,
             grace_ms: None,
         };
         self.send(in_flight, context);
@@ -222,7 +229,9 @@ impl Queue {
         self.store_requests += 1;
         let id = StoreRequestId(self.store_requests);
         // By then the client has an error that leaves the outcome open, and may do something else.
-        let within_micros = in_flight.reply_to.map(|(_, until)| until.micros_since(context.now));
+        let within_micros = in_flight
+            .reply_to
+            .map(|(_, until)| until.micros_since(context.now));
         context.actions.push(Action::Send {
             id,
             store_request: in_flight.store_request.clone(),
@@ -233,7 +242,7 @@ impl Queue {
             id,
             sent_at: context.now,
             retry_at: None,
-            forgotten: false,
+            data_lost: false,
             ..in_flight
         });
     }

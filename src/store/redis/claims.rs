@@ -1,4 +1,4 @@
-//! The claims that wait at the [door](super::door), each with the clients that make it. Pure.
+//! The claims that wait at the [probe](super::auth_probe), each with the clients that make it. Pure.
 //!
 //! Names take turns, so that many false passwords for one user do not delay another user. The claims of one
 //! name are served in arrival order.

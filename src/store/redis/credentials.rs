@@ -6,7 +6,7 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::greeting::{NoLink, is_full, lossy};
+use super::handshake::{NoLink, is_full, lossy};
 use crate::{
     identity::{Credentials, DEFAULT},
     resp::{Protocol, Writer},

@@ -17,8 +17,8 @@ use std::{sync::Arc, time::Duration};
 use redis::{Cmd, Value};
 
 use super::{
-    greeting::Subject,
-    history::{Identity, left_ms},
+    data_loss::{Identity, left_ms},
+    handshake::Subject,
     link::Link,
     scripts::{GRACE_KEY, error_text},
 };
@@ -61,7 +61,7 @@ return left
 
 /// An operation on the mark.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Errand {
+pub(super) enum MarkOperation {
     /// Begins the grace if this Redis has no mark.
     Begin(Duration),
     /// Extends the grace to at least this long from now.
@@ -71,11 +71,11 @@ pub(super) enum Errand {
 }
 
 /// Returns the command for this operation on the mark of this Redis.
-pub(super) fn command(identity: &Identity, errand: Errand) -> Cmd {
-    let (word, length) = match errand {
-        Errand::Begin(length) => ("begin", length),
-        Errand::Extend(length) => ("extend", length),
-        Errand::Look => ("look", Duration::ZERO),
+pub(super) fn command(identity: &Identity, operation: MarkOperation) -> Cmd {
+    let (word, length) = match operation {
+        MarkOperation::Begin(length) => ("begin", length),
+        MarkOperation::Extend(length) => ("extend", length),
+        MarkOperation::Look => ("look", Duration::ZERO),
     };
     let mut command = redis::cmd("EVAL");
     command.arg(MARK).arg(1).arg(GRACE_KEY);
@@ -103,7 +103,7 @@ pub(super) fn left(reply: Value) -> Result<Duration, String> {
 /// hears of it where another one does. Returns where the mark cannot be read or written: without an answer the next
 /// connection sees to it, and without the right to, the grace ends by itself.
 pub(super) async fn see_to_it(subject: Arc<Subject>, link: Arc<Link>, identity: Identity) {
-    let mut graces = subject.history.graces();
+    let mut graces = subject.data_loss.graces();
     loop {
         // Its sender lives as long as the subject.
         let begun = graces.wait_for(|until| left_ms(*until).is_some());
@@ -117,23 +117,23 @@ pub(super) async fn see_to_it(subject: Arc<Subject>, link: Arc<Link>, identity: 
 }
 
 async fn see_to_its_end(subject: &Subject, link: &Link, identity: &Identity) -> Option<()> {
-    let (history, listener) = (&subject.history, &subject.listener);
+    let (data_loss, listener) = (&subject.data_loss, &subject.listener);
     let begun = clock::now();
     let mut recovering = usize::MAX;
-    while let Some(left) = history.grace_left() {
+    while let Some(left) = data_loss.grace_left() {
         let early = EXTENDED_BEFORE_END.min(left / 4);
         tokio::time::sleep(left - early).await;
         let rest = listener.recovering();
         let lasted = Duration::from_micros(clock::now().micros_since(begun));
         let extends = rest > 0 && rest < recovering && lasted < MOST_EXTENDED;
-        let errand = if extends {
+        let operation = if extends {
             if recovering == usize::MAX {
                 tracing::warn!(
                     "writing leases back takes longer than write_back.grace; it goes on until this is done"
                 );
             }
             recovering = rest;
-            Errand::Extend(EXTENSION)
+            MarkOperation::Extend(EXTENSION)
         } else {
             if rest > 0 {
                 tracing::warn!(
@@ -141,14 +141,16 @@ async fn see_to_its_end(subject: &Subject, link: &Link, identity: &Identity) -> 
                 );
             }
             tokio::time::sleep(early / 2).await;
-            Errand::Look
+            MarkOperation::Look
         };
-        let reply = link.send(Purpose::Setup, &command(identity, errand)).await;
+        let reply = link
+            .send(Purpose::Setup, &command(identity, operation))
+            .await;
         let now_left = self::left(reply?).ok()?;
-        history.begin_grace(now_left);
+        data_loss.begin_grace(now_left);
         if !extends && now_left <= early {
             // Nothing extends it any more.
-            tokio::time::sleep(history.grace_left().unwrap_or_default()).await;
+            tokio::time::sleep(data_loss.grace_left().unwrap_or_default()).await;
         }
     }
     Some(())

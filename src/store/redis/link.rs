@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    greeting::{Opened, Peer, Subject},
+    handshake::{Opened, Peer, Subject},
     scripts::{Reading, Request},
     settings::{HELD_PING, LONGEST_PAUSE},
 };
@@ -133,15 +133,15 @@ impl Link {
     ) -> &'static str {
         let Subject {
             settings,
-            history,
+            data_loss,
             listener,
             fences,
             ..
         } = subject;
-        let watches = knows_redis && history.matters();
+        let watches = knows_redis && data_loss.matters();
         let often = settings.ping.min(HELD_PING);
-        let look = settings.look();
-        let mut looks = interval(look);
+        let status = settings.status();
+        let mut looks = interval(status);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut ping: Option<Pin<Box<dyn Future<Output = Option<Value>> + Send + '_>>> = None;
         let (mut seen, mut unanswered, mut silent, mut lived) =
@@ -163,21 +163,21 @@ impl Link {
                     let waiting = self.asked.load(Ordering::Relaxed) > self.settled.load(Ordering::Relaxed);
                     let progress = answered != seen;
                     seen = answered;
-                    unanswered = if waiting && !progress { unanswered + look } else { Duration::ZERO };
-                    silent = if waiting || progress { Duration::ZERO } else { silent + look };
-                    if lived < LONGEST_PAUSE && lived + look >= LONGEST_PAUSE {
+                    unanswered = if waiting && !progress { unanswered + status } else { Duration::ZERO };
+                    silent = if waiting || progress { Duration::ZERO } else { silent + status };
+                    if lived < LONGEST_PAUSE && lived + status >= LONGEST_PAUSE {
                         settled();
                     }
-                    lived += look;
+                    lived += status;
                     if progress && watches {
-                        history.heard();
+                        data_loss.heard();
                     }
                     if watches && ping.is_none() && silent >= often
                         && (listener.has_stake() || !fences.is_empty())
-                        && history.is_silent_for(often)
+                        && data_loss.is_silent_for(often)
                     {
                         // The other connections leave the ping to this one.
-                        history.heard();
+                        data_loss.heard();
                         silent = settings.ping;
                     }
                 }

@@ -5,11 +5,11 @@
 //! - `denied`: the error of a script that the user may not run.
 //! - `link`: one connection, shared by all requests of one user in one database. Redis pushes changes of locks
 //!   on it.
-//! - `greeting`: the socket, and the handshake on it; `credentials`: its `AUTH`.
-//! - `door`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it;
+//! - `handshake`: the socket, and the handshake on it; `credentials`: its `AUTH`.
+//! - `auth_probe`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it;
 //!   `readiness`: the readiness check.
-//! - `keeper`: opens a new link whenever one breaks.
-//! - `history`: detects that Redis lost data; `grace`: how long all instances then grant no free lock.
+//! - `reconnector`: opens a new link whenever one breaks.
+//! - `data_loss`: detects that Redis lost data; `grace`: how long all instances then grant no free lock.
 //!
 //! Requests for many locks share a link, so that they travel in batches. The cost per request is therefore kept
 //! small: no task, no timer, no lock held across an await.
@@ -25,31 +25,31 @@ use dashmap::DashMap;
 use redis::{Cmd, Value};
 
 use self::{
-    door::Door,
-    greeting::Subject,
-    history::History,
-    keeper::Keeper,
+    auth_probe::AuthProbe,
+    data_loss::DataLossDetector,
+    handshake::Subject,
     link::Link,
+    reconnector::Reconnector,
     scripts::{FENCE_CEILING, FENCE_KEY, GRACE_KEY, Reading, Request, error_text},
 };
-use super::{Admission, Later, Listener, LockName, Look, Needed, Store};
+use super::{Admission, Later, Listener, LockName, LockStatus, Needed, Store};
 use crate::{
     clock,
     identity::{Credentials, Users},
-    lock::{StoreReply, Deadline, Fence, Outcome, StoreRequest, Time, UserId},
+    lock::{Deadline, Fence, Outcome, StoreReply, StoreRequest, Time, UserId},
     metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
+mod acl_error;
+mod auth_probe;
 mod claims;
 mod credentials;
-mod denied;
-mod door;
+mod data_loss;
 mod grace;
-mod greeting;
-mod history;
-mod keeper;
+mod handshake;
 mod link;
 mod readiness;
+mod reconnector;
 mod scripts;
 pub mod settings;
 
@@ -68,12 +68,12 @@ pub struct RedisStore {
     settings: Arc<RedisSettings>,
     users: Arc<Users>,
     listener: OnceLock<Arc<dyn Listener>>,
-    keepers: DashMap<(UserId, u32), Arc<Keeper>>,
-    /// Held while a keeper is created, so that there are never more than `connections`.
+    reconnectors: DashMap<(UserId, u32), Arc<Reconnector>>,
+    /// Held while a reconnector is created, so that there are never more than `connections`.
     making: Mutex<()>,
-    door: Door,
+    auth_probe: AuthProbe,
     next_id: Arc<AtomicU64>,
-    history: Arc<History>,
+    data_loss: Arc<DataLossDetector>,
     /// The largest fence seen, by database. The next one is larger, whatever data Redis lost.
     fences: Arc<DashMap<u32, u64>>,
     metrics: Arc<UpstreamMetrics>,
@@ -86,15 +86,15 @@ impl RedisStore {
         let metrics = Arc::<UpstreamMetrics>::default();
         Self {
             listener: OnceLock::new(),
-            keepers: DashMap::new(),
+            reconnectors: DashMap::new(),
             making: Mutex::default(),
-            door: Door::new(
+            auth_probe: AuthProbe::new(
                 Arc::clone(&settings),
                 Arc::clone(&users),
                 Arc::clone(&metrics),
             ),
             next_id: Arc::new(AtomicU64::new(1)),
-            history: Arc::new(History::new(settings.grace, Arc::clone(&metrics))),
+            data_loss: Arc::new(DataLossDetector::new(settings.grace, Arc::clone(&metrics))),
             fences: Arc::default(),
             users,
             settings,
@@ -102,9 +102,9 @@ impl RedisStore {
         }
     }
 
-    fn keeper(&self, user: UserId, database: u32) -> Result<Arc<Keeper>, Bytes> {
-        if let Some(keeper) = self.keepers.get(&(user, database)) {
-            return Ok(Arc::clone(&keeper));
+    fn reconnector(&self, user: UserId, database: u32) -> Result<Arc<Reconnector>, Bytes> {
+        if let Some(reconnector) = self.reconnectors.get(&(user, database)) {
+            return Ok(Arc::clone(&reconnector));
         }
         let (Some(listener), Some(user)) = (self.listener.get(), self.users.get(user)) else {
             return Err(Bytes::from_static(
@@ -114,24 +114,26 @@ impl RedisStore {
         // No code panics while it holds this.
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let whose = (user.id(), database);
-        if !self.keepers.contains_key(&whose) && self.keepers.len() >= self.settings.connections {
+        if !self.reconnectors.contains_key(&whose)
+            && self.reconnectors.len() >= self.settings.connections
+        {
             listener.refused_connection();
             return Err(Bytes::from_static(
                 b"ERR max number of users and databases with locks reached \
                   (limits.shared_connections)",
             ));
         }
-        let entry = self.keepers.entry(whose).or_insert_with(|| {
+        let entry = self.reconnectors.entry(whose).or_insert_with(|| {
             let subject = Subject {
                 settings: Arc::clone(&self.settings),
                 user,
                 database,
                 listener: Arc::clone(listener),
-                history: Arc::clone(&self.history),
+                data_loss: Arc::clone(&self.data_loss),
                 fences: Arc::clone(&self.fences),
                 metrics: Arc::clone(&self.metrics),
             };
-            Arc::new(Keeper::new(subject, Arc::clone(&self.next_id)))
+            Arc::new(Reconnector::new(subject, Arc::clone(&self.next_id)))
         });
         Ok(Arc::clone(&entry))
     }
@@ -153,20 +155,25 @@ impl Store for RedisStore {
     }
 
     fn connect(&self) {
-        if let Ok(keeper) = self.keeper(UserId::ANONYMOUS, 0) {
-            keeper.begin();
+        if let Ok(reconnector) = self.reconnector(UserId::ANONYMOUS, 0) {
+            reconnector.begin();
         }
     }
 
-    fn ask(&self, name: &LockName, store_request: &StoreRequest, within: Duration) -> Later<StoreReply> {
-        let keeper = match self.keeper(store_request.user(), name.database) {
-            Ok(keeper) => keeper,
+    fn ask(
+        &self,
+        name: &LockName,
+        store_request: &StoreRequest,
+        within: Duration,
+    ) -> Later<StoreReply> {
+        let reconnector = match self.reconnector(store_request.user(), name.database) {
+            Ok(reconnector) => reconnector,
             Err(text) => return Box::pin(std::future::ready(untold(Outcome::Refused(text)))),
         };
         let (key, limit) = (self.key(name), within);
         if !wants_fence(store_request) {
             let request = Request::new(&key, store_request, 0);
-            let (history, waits) = (Arc::clone(&self.history), takes_free(store_request));
+            let (data_loss, waits) = (Arc::clone(&self.data_loss), takes_free(store_request));
             if let StoreRequest::Acquire {
                 token,
                 lease_ms,
@@ -176,32 +183,35 @@ impl Store for RedisStore {
             {
                 let first = scripts::bare(&key, token, *lease_ms);
                 return Box::pin(async move {
-                    match ask_bare(&keeper, &first, &history, limit).await {
+                    match ask_bare(&reconnector, &first, &data_loss, limit).await {
                         Some(answer) => answer,
-                        None => ask(&keeper, &request, &history, true, limit).await,
+                        None => ask(&reconnector, &request, &data_loss, true, limit).await,
                     }
                 });
             }
-            let recovers = matches!(store_request, StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. });
+            let recovers = matches!(
+                store_request,
+                StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. }
+            );
             return Box::pin(async move {
                 let _permit = match recovers {
-                    true => keeper.recovery().await,
+                    true => reconnector.recovery().await,
                     false => None,
                 };
-                ask(&keeper, &request, &history, waits, limit).await
+                ask(&reconnector, &request, &data_loss, waits, limit).await
             });
         }
-        let (fences, history) = (Arc::clone(&self.fences), Arc::clone(&self.history));
+        let (fences, data_loss) = (Arc::clone(&self.fences), Arc::clone(&self.data_loss));
         let (database, store_request) = (name.database, store_request.clone());
         Box::pin(async move {
-            if let (false, Some(ms)) = (takes_free(&store_request), history.grace_left_ms()) {
+            if let (false, Some(ms)) = (takes_free(&store_request), data_loss.grace_left_ms()) {
                 // Another instance that has seen larger fences may not have raised the counter yet.
                 return untold(Outcome::NotYet { ms });
             }
             let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
             let request = Request::new(&key, &store_request, floor);
             let waits = takes_free(&store_request);
-            let answer = ask(&keeper, &request, &history, waits, limit).await;
+            let answer = ask(&reconnector, &request, &data_loss, waits, limit).await;
             if let Outcome::Granted {
                 fence: Some(fence), ..
             } = answer.outcome
@@ -215,9 +225,9 @@ impl Store for RedisStore {
     }
 
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
-        let trouble = self.keepers.get(&(user, name.database))?.trouble();
+        let trouble = self.reconnectors.get(&(user, name.database))?.trouble();
         let Some(reason) = trouble else {
-            let ms = self.history.grace_left_ms()?;
+            let ms = self.data_loss.grace_left_ms()?;
             let text = format!(
                 "UPSTREAM Redis lost data, or is new to lockgate: for {ms} ms no free lock is granted, and a token \
                  that is not there may yet come (write_back.grace)"
@@ -241,13 +251,13 @@ impl Store for RedisStore {
         Some(&self.metrics)
     }
 
-    fn look(&self, name: &LockName, user: UserId) -> Later<Result<Look, Bytes>> {
-        let keeper = match self.keeper(user, name.database) {
-            Ok(keeper) => keeper,
+    fn status(&self, name: &LockName, user: UserId) -> Later<Result<LockStatus, Bytes>> {
+        let reconnector = match self.reconnector(user, name.database) {
+            Ok(reconnector) => reconnector,
             Err(text) => return Box::pin(std::future::ready(Err(text))),
         };
         let (key, limit) = (self.key(name), self.settings.timeout);
-        Box::pin(async move { in_time(limit, look(&keeper, &key)).await })
+        Box::pin(async move { in_time(limit, status(&reconnector, &key)).await })
     }
 
     fn admits(
@@ -255,7 +265,7 @@ impl Store for RedisStore {
         credentials: Option<Credentials>,
         patience: Option<Duration>,
     ) -> Later<Admission> {
-        self.door.ask(credentials, patience)
+        self.auth_probe.ask(credentials, patience)
     }
 
     fn is_ready(&self) -> Later<Result<(), String>> {
@@ -264,15 +274,15 @@ impl Store for RedisStore {
     }
 
     fn may_list(&self, database: u32, user: UserId) -> Later<Result<(), Bytes>> {
-        let keeper = match self.keeper(user, database) {
-            Ok(keeper) => keeper,
+        let reconnector = match self.reconnector(user, database) {
+            Ok(reconnector) => reconnector,
             Err(text) => return Box::pin(std::future::ready(Err(text))),
         };
         let limit = self.settings.timeout;
         Box::pin(async move {
             let mut command = redis::cmd("SCAN");
             command.arg(0).arg("COUNT").arg(1);
-            in_time(limit, read(&keeper, Purpose::List, &command))
+            in_time(limit, read(&reconnector, Purpose::List, &command))
                 .await
                 .map(drop)
         })
@@ -285,24 +295,30 @@ impl Store for RedisStore {
     fn close_unused(&self, needed: &dyn Fn() -> Needed) {
         let idle_ms = u64::try_from(self.settings.idle.as_millis()).unwrap_or(u64::MAX);
         let now = clock::now();
-        let is_unused = |keeper: &Arc<Keeper>| {
+        let is_unused = |reconnector: &Arc<Reconnector>| {
             // A caller that is about to send a request holds a reference.
-            Arc::strong_count(keeper) == 1 && keeper.used_at().plus_millis(idle_ms) <= now
+            Arc::strong_count(reconnector) == 1 && reconnector.used_at().plus_millis(idle_ms) <= now
         };
-        if self.keepers.iter().any(|keeper| is_unused(&keeper)) {
+        if self
+            .reconnectors
+            .iter()
+            .any(|reconnector| is_unused(&reconnector))
+        {
             let needed = needed();
             let mut closed = Vec::new();
-            self.keepers.retain(|whose, keeper| {
-                let link = keeper.link_now();
+            self.reconnectors.retain(|whose, reconnector| {
+                let link = reconnector.link_now();
                 let tells = link.is_some_and(|link| needed.links.contains(&link));
-                let stays = tells || needed.users.contains(whose) || !is_unused(keeper);
+                let stays = tells || needed.users.contains(whose) || !is_unused(reconnector);
                 if !stays {
                     closed.extend(link);
                 }
                 stays
             });
             if let Some(listener) = self.listener.get() {
-                closed.into_iter().for_each(|link| listener.deaf(link));
+                closed
+                    .into_iter()
+                    .for_each(|link| listener.tracking_lost(link));
             }
         }
         self.users.forget_unused();
@@ -335,14 +351,14 @@ fn wants_fence(store_request: &StoreRequest) -> bool {
 /// Sends a request, which waits up to `limit` for a connection. If `waits`, the request is put off during the
 /// grace, and when it waited too long.
 async fn ask(
-    keeper: &Keeper,
+    reconnector: &Reconnector,
     request: &Request,
-    history: &History,
+    data_loss: &DataLossDetector,
     waits: bool,
     limit: Duration,
 ) -> StoreReply {
     let asked_at = clock::now();
-    let link = match keeper.link_soon(limit).await {
+    let link = match reconnector.link_soon(limit).await {
         Some(Ok(link)) => link,
         Some(Err(text)) => return untold(Outcome::Refused(text)),
         None => return untold(Outcome::NoLink),
@@ -352,40 +368,40 @@ async fn ask(
     if !waits && took > limit {
         return untold(Outcome::NoLink);
     }
-    if waits && let Some(ms) = puts_off(history, asked_at) {
+    if waits && let Some(ms) = puts_off(data_loss, asked_at) {
         return untold(Outcome::NotYet { ms });
     }
-    if waits && let Some(ms) = history::left_ms(link.grace_until) {
+    if waits && let Some(ms) = data_loss::left_ms(link.grace_until) {
         return hold_back(&link, request, ms).await;
     }
     let Some(Reading::Done { mut outcome, read }) = link.ask(request).await else {
         // A caller that sends the request again must not find the same link.
-        keeper.give_up(&link).await;
+        reconnector.give_up(&link).await;
         return untold(Outcome::Unknown);
     };
     if let Outcome::Refused(text) = &outcome
-        && denied::is_by_script(text)
+        && acl_error::is_by_script(text)
     {
-        outcome = Outcome::Refused(denied::in_words_of_redis(&link, request.key()).await);
+        outcome = Outcome::Refused(acl_error::in_words_of_redis(&link, request.key()).await);
     }
     let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
     if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
         // The address may resolve to a new master by now. If this server accepts writes again, it may have lost
         // data.
-        keeper.give_up(&link).await;
+        reconnector.give_up(&link).await;
     }
     StoreReply {
         outcome,
         armed: (read && link.tells()).then_some(link.id),
-        grace_ms: history.grace_left_ms(),
+        grace_ms: data_loss.grace_left_ms(),
     }
 }
 
 /// Returns after how many milliseconds a lock request issued at `asked_at` must be issued anew; none if it can
 /// be sent now.
-fn puts_off(history: &History, asked_at: Time) -> Option<u64> {
+fn puts_off(data_loss: &DataLossDetector, asked_at: Time) -> Option<u64> {
     let is_old = clock::now().millis_since(asked_at) >= ANEW_AFTER_MS;
-    history.grace_left_ms().or(is_old.then_some(0))
+    data_loss.grace_left_ms().or(is_old.then_some(0))
 }
 
 /// Puts off a request of a user that may take no free lock for `ms`. If another token holds the lock, the reply
@@ -403,20 +419,20 @@ async fn hold_back(link: &Link, request: &Request, ms: u64) -> StoreReply {
 
 /// Takes the lock with a plain `SET`. None: the caller must send the full request.
 async fn ask_bare(
-    keeper: &Keeper,
+    reconnector: &Reconnector,
     first: &Cmd,
-    history: &History,
+    data_loss: &DataLossDetector,
     limit: Duration,
 ) -> Option<StoreReply> {
     let asked_at = clock::now();
-    let Some(link) = keeper.link_soon(limit).await else {
+    let Some(link) = reconnector.link_soon(limit).await else {
         return Some(untold(Outcome::NoLink));
     };
     let link = link.ok()?;
-    if let Some(ms) = puts_off(history, asked_at) {
+    if let Some(ms) = puts_off(data_loss, asked_at) {
         return Some(untold(Outcome::NotYet { ms }));
     }
-    if history::left_ms(link.grace_until).is_some() {
+    if data_loss::left_ms(link.grace_until).is_some() {
         return None;
     }
     match link.store_request(Purpose::Set, first).await {
@@ -427,16 +443,16 @@ async fn ask_bare(
         })),
         Some(_) => None,
         None => {
-            keeper.give_up(&link).await;
+            reconnector.give_up(&link).await;
             Some(untold(Outcome::Unknown))
         }
     }
 }
 
-async fn look(keeper: &Keeper, key: &[u8]) -> Result<Look, Bytes> {
+async fn status(reconnector: &Reconnector, key: &[u8]) -> Result<LockStatus, Bytes> {
     let mut command = redis::cmd("PTTL");
-    match read(keeper, Purpose::Look, command.arg(key)).await? {
-        Value::Int(ttl_ms) => Ok(Look {
+    match read(reconnector, Purpose::Status, command.arg(key)).await? {
+        Value::Int(ttl_ms) => Ok(LockStatus {
             held: ttl_ms != -2,
             ttl_ms,
         }),
@@ -447,14 +463,14 @@ async fn look(keeper: &Keeper, key: &[u8]) -> Result<Look, Bytes> {
 }
 
 /// Returns the reply to a read-only command.
-async fn read(keeper: &Keeper, purpose: Purpose, command: &Cmd) -> Result<Value, Bytes> {
+async fn read(reconnector: &Reconnector, purpose: Purpose, command: &Cmd) -> Result<Value, Bytes> {
     loop {
-        let link = keeper.link().await?;
+        let link = reconnector.link().await?;
         match link.send(purpose, command).await {
             Some(Value::ServerError(error)) => return Err(error_text(&error)),
             Some(value) => return Ok(value),
             // The command is read-only, so it may be sent again.
-            None => keeper.give_up(&link).await,
+            None => reconnector.give_up(&link).await,
         }
     }
 }

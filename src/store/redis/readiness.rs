@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::{
     credentials::{Line, Login, ask, log_in},
-    greeting::{NoLink, dial, lossy},
+    handshake::{NoLink, dial, lossy},
     settings::RedisSettings,
 };
 

@@ -325,8 +325,9 @@ impl Prepared {
 // functions.
 static ACQUIRE_SCRIPT: LazyLock<Prepared> =
     LazyLock::new(|| Prepared::new(&[ACQUIRE, DEADLINE, EXPIRES_AT, LEASE_ANEW, ACQUIRE_FURTHER]));
-static ACQUIRE_FENCED_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, EXPIRES_AT, LEASE_ANEW, NEXT_FENCE, ACQUIRE_FENCED]));
+static ACQUIRE_FENCED_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
+    Prepared::new(&[DEADLINE, EXPIRES_AT, LEASE_ANEW, NEXT_FENCE, ACQUIRE_FENCED])
+});
 static HANDOVER_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
     let parts = [HANDOVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
     Prepared::new(&[&parts[..], &[HAND_OVER_FURTHER]].concat())
@@ -342,7 +343,8 @@ static EXTEND_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
     Prepared::new(&[&parts[..], &[EXTEND_FURTHER]].concat())
 });
 static CHECK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[CHECK]));
-static WRITE_BACK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[DEADLINE, WRITE_BACK]));
+static WRITE_BACK_SCRIPT: LazyLock<Prepared> =
+    LazyLock::new(|| Prepared::new(&[DEADLINE, WRITE_BACK]));
 static DELETE_DEAD_SCRIPT: LazyLock<Prepared> =
     LazyLock::new(|| Prepared::new(&[DEADLINE, REFUSED, FOUND, DELETE_DEAD]));
 

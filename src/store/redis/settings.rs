@@ -20,13 +20,13 @@ const LOOKS: u32 = 8;
 /// Returns the time within which an instance with leases notices a dead connection and reaches Redis again, if
 /// Redis can be reached.
 pub fn noticed_within(connect_timeout: Duration, timeout: Duration, ping: Duration) -> Duration {
-    let look = look(timeout, ping);
+    let status = status(timeout, ping);
     // The silence shows at the next check, the missing reply at most two checks after its timeout.
-    let lost = HELD_PING.min(ping) + look + timeout + 2 * look;
+    let lost = HELD_PING.min(ping) + status + timeout + 2 * status;
     lost + LONGEST_PAUSE + connect_timeout
 }
 
-fn look(timeout: Duration, ping: Duration) -> Duration {
+fn status(timeout: Duration, ping: Duration) -> Duration {
     (timeout.min(ping) / LOOKS).max(Duration::from_millis(1))
 }
 
@@ -37,7 +37,7 @@ pub struct RedisSettings {
     pub endpoint: Arc<Endpoint>,
     /// lockgate's own account, for its own commands (`INFO`). None: it sends them as the connection's user.
     pub own: Option<Credentials>,
-    /// Bound of opening a connection, with the first words on it.
+    /// Bound of opening a connection, with the handshake on it.
     pub connect_timeout: Duration,
     /// A connection counts as broken if requests wait and no reply came for this long (noticed at most a
     /// quarter later).
@@ -62,8 +62,8 @@ impl RedisSettings {
     }
 
     /// How often a connection is looked at.
-    pub(super) fn look(&self) -> Duration {
-        look(self.timeout, self.ping)
+    pub(super) fn status(&self) -> Duration {
+        status(self.timeout, self.ping)
     }
 
     /// Returns the error for requests without a reply, with this reason; one line, whatever the reason

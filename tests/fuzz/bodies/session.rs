@@ -102,8 +102,8 @@ fn config() -> Config {
     config.limits.locks = 8;
     config.limits.waiters = 2;
     config.limits.key_bytes = 64;
-    config.limits.kept_commands = 8;
-    config.limits.kept_bytes = limits::LEAST_BUFFER_BYTES;
+    config.limits.pipelined_commands = 8;
+    config.limits.pipelined_bytes = limits::LEAST_BUFFER_BYTES;
     config.limits.relay_bytes = limits::LEAST_BUFFER_BYTES;
     config
 }
@@ -111,7 +111,7 @@ fn config() -> Config {
 struct Client {
     /// None: it is gone without a word.
     stream: Option<TcpStream>,
-    said: Vec<u8>,
+    client_info: Vec<u8>,
     heard: Vec<u8>,
     /// The gate closed first, and what it said may be lost.
     broken: bool,
@@ -121,7 +121,7 @@ impl Client {
     fn new(stream: TcpStream) -> Self {
         Self {
             stream: Some(stream),
-            said: Vec::new(),
+            client_info: Vec::new(),
             heard: Vec::new(),
             broken: false,
         }
@@ -132,7 +132,7 @@ impl Client {
             return;
         };
         if !self.broken {
-            self.said.extend_from_slice(bytes);
+            self.client_info.extend_from_slice(bytes);
             self.broken = stream.write_all(bytes).await.is_err();
         }
     }
@@ -176,7 +176,7 @@ impl Client {
         assert!(goes_on && whole, "not whole replies: {heard}");
         let answers = replies.iter().filter(|reply| reply.kind != b'>').count();
 
-        let (requests, ending) = reference::requests(&self.said);
+        let (requests, ending) = reference::requests(&self.client_info);
         let names = || {
             requests
                 .iter()
@@ -185,7 +185,7 @@ impl Client {
         let is_ended_by_name = names().any(|name| name.contains(&0));
         let uncertain = is_ended_by_name
             || names().any(|name| UNCERTAIN.contains(&&*name.to_ascii_uppercase()));
-        let begun = &self.said[requests.last().map_or(0, |last| last.end)..];
+        let begun = &self.client_info[requests.last().map_or(0, |last| last.end)..];
         let is_refused = match ending {
             Ending::Unclear => return,
             Ending::Error(_) => true,

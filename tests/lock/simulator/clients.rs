@@ -1,6 +1,6 @@
 //! The clients: what each is going to do, until it is granted the lock.
 
-use lockgate::lock::{Event, LockRequest, StoreRequest, RequestId, Time, Token, UserId, Wait};
+use lockgate::lock::{Event, LockRequest, RequestId, StoreRequest, Time, Token, UserId, Wait};
 
 use super::{
     MILLI,
@@ -336,7 +336,10 @@ impl World {
     }
 
     /// A client that will leave does so while this store request is on its way, or not.
-    pub(super) fn leaves_with(&mut self, store_request: &StoreRequest) -> Option<(usize, RequestId)> {
+    pub(super) fn leaves_with(
+        &mut self,
+        store_request: &StoreRequest,
+    ) -> Option<(usize, RequestId)> {
         let StoreRequest::Acquire { token, .. } = store_request else {
             return None;
         };
@@ -403,7 +406,7 @@ impl World {
 
     // ── asking ───────────────────────────────────────────────────────────────────────────────
 
-    /// When the client of what comes to this gate now asked, by the gate's clock: some were at the door
+    /// When the client of what comes to this gate now asked, by the gate's clock: some waited for admission
     /// for a while. And by when it is to have its answer, where it does not wait.
     pub(super) fn asked_at(&mut self, gate: usize) -> (Time, u64) {
         let (now, within) = (self.time(gate), self.day.settings.answer_within_ms);

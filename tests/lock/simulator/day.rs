@@ -189,10 +189,10 @@ impl Day {
 
 fn settings(random: &mut Random) -> Settings {
     Settings {
-        max_handoffs: u32::try_from(random.one_of(&[2, 5, 16, 64])).unwrap(),
-        max_handoff_time_ms: random.one_of(&[50, 500, 5_000]),
+        max_handovers: u32::try_from(random.one_of(&[2, 5, 16, 64])).unwrap(),
+        max_handover_time_ms: random.one_of(&[50, 500, 5_000]),
         yield_pause_ms: random.one_of(&[0, 5, 20]),
-        return_ms: random.one_of(&[0, 100, 2_000]),
+        reconnect_grace_ms: random.one_of(&[0, 100, 2_000]),
         max_delay_ms: random.one_of(&[0, 15]),
         ask_at_least_every_ms: 60_000,
         poll_every_ms: 100,
@@ -259,7 +259,12 @@ fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(
         };
         let longest = random.one_of(&[50, 50, 300, 1_200]);
         let span = random.between(5, longest) * MILLI;
-        let moment = random.one_of(&[Moment::StoreRequest, Moment::Look, Moment::Grant, Moment::Grant]);
+        let moment = random.one_of(&[
+            Moment::StoreRequest,
+            Moment::Look,
+            Moment::Grant,
+            Moment::Grant,
+        ]);
         if random.percent(30) {
             let disaster = match random.percent(40) {
                 true => Disaster::Switch(loss),

@@ -50,8 +50,12 @@ impl DeadTokens {
     /// The store lost data.
     pub(crate) fn lost_data(&mut self, now: Time) -> Option<Burial> {
         self.ghosts.append(&mut self.recent);
-        self.ghosts.retain(|(.., over_at)| *over_at > now);
-        let latest = self.ghosts.iter().max_by_key(|(.., over_at)| *over_at)?;
+        self.ghosts
+            .retain(|(.., expires_latest)| *expires_latest > now);
+        let latest = self
+            .ghosts
+            .iter()
+            .max_by_key(|(.., expires_latest)| *expires_latest)?;
         Some(Burial {
             user: latest.1.user,
             until: latest.2,
@@ -67,7 +71,9 @@ impl DeadTokens {
         else {
             return None;
         };
-        let is_it = |(token, _, over_at): &&(Token, Dead, Time)| token == holder && *over_at > now;
+        let is_it = |(token, _, expires_latest): &&(Token, Dead, Time)| {
+            token == holder && *expires_latest > now
+        };
         let dead = self.ghosts.iter().filter(is_it).map(|(_, dead, _)| *dead);
         dead.reduce(Dead::or)
     }
@@ -75,7 +81,7 @@ impl DeadTokens {
     /// There are some whose lease would not be over.
     pub(crate) fn matter(&self, now: Time) -> bool {
         let mut all = self.recent.iter().chain(&self.ghosts);
-        all.any(|(.., over_at)| *over_at > now)
+        all.any(|(.., expires_latest)| *expires_latest > now)
     }
 }
 
@@ -152,7 +158,7 @@ impl World {
                 self.gates[gate].causes += 1;
             }
             if self.gates[gate].queue.is_none() {
-                let haunted = matches!(event, Event::Forgot { dead: Some(_) });
+                let haunted = matches!(event, Event::DataLost { dead: Some(_) });
                 if event.request().is_none() && !haunted {
                     continue;
                 }
@@ -179,7 +185,7 @@ impl World {
                     Action::Died {
                         token,
                         dead,
-                        over_at,
+                        expires_latest,
                         before_loss,
                     } => {
                         let kept = &mut self.gates[gate].dead_tokens;
@@ -187,7 +193,7 @@ impl World {
                             true => &mut kept.ghosts,
                             false => &mut kept.recent,
                         };
-                        kept.push((token, dead, over_at));
+                        kept.push((token, dead, expires_latest));
                     }
                     Action::Happened(_) => {}
                 }

@@ -7,7 +7,7 @@
 //! - `day`: what kind of day it is; `world`: its clock, and what must hold at any time;
 //! - `store`, `network`, `gates`: who takes part; a gate here is the driver of its queue;
 //! - `clients`: the clients, and `owners`: what they do when they have the lock;
-//! - `nags`: clients whose errands must not delay the others;
+//! - `nags`: clients whose pending operations must not delay the others;
 //! - `disasters`: what goes wrong, and what is promised all the same;
 //! - `checks`: what clients were told, and whether that may be so.
 //!
@@ -21,13 +21,13 @@
 use std::{any::Any, cell::Cell, collections::BTreeMap, env, panic, sync::Once};
 
 mod checks;
+mod clients;
 mod day;
 mod disasters;
 mod gates;
 mod nags;
 mod network;
 mod owners;
-mod clients;
 mod random;
 mod store;
 mod world;

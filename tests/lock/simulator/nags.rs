@@ -108,7 +108,7 @@ impl World {
         let (gate, began_at) = (nag.gate, nag.began_at);
         assert!(
             self.now <= began_at + (self.day.settings.answer_within_ms + 5) * MILLI,
-            "an errand waited since {began_at}"
+            "a pending operation waited since {began_at}"
         );
         if nag.unanswered == 0 {
             let (store_requests, batches) = (self.gates[gate].asked - nag.asked, nag.batches);
@@ -118,7 +118,7 @@ impl World {
             let disturbed = in_grace || disturbed.is_some_and(|at| at >= began_at);
             assert!(
                 store_requests <= MOST_QUESTIONS || disturbed,
-                "{store_requests} questions for {BATCH} errands"
+                "{store_requests} store requests for {BATCH} operations"
             );
             if batches < BATCHES {
                 let pause = self.random.between(0, self.day.way);

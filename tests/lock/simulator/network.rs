@@ -8,15 +8,16 @@
 use std::collections::VecDeque;
 
 use lockgate::lock::{
-    StoreReply, Burial, Event, LinkId, Outcome, StoreRequest, StoreRequestId, Time, UserId, WriteBack,
+    Burial, Event, LinkId, Outcome, StoreReply, StoreRequest, StoreRequestId, Time, UserId,
+    WriteBack,
     fault::{Fault, planted},
 };
 
 use super::{
     MILLI, SECOND,
     checks::show,
-    day::{Disaster, GRACE, Moment},
     clients::OUTSIDER,
+    day::{Disaster, GRACE, Moment},
     world::{Ev, World},
 };
 
@@ -242,7 +243,9 @@ impl World {
         if let StoreRequest::DeleteDead { token, .. } = store_request {
             self.totals.buried += u64::from(self.store.is_held_by(self.now, token));
         }
-        let answer = self.store.answer(self.now, link, store_request, message.seen);
+        let answer = self
+            .store
+            .answer(self.now, link, store_request, message.seen);
         let late = if alive { "" } else { ", late" };
         self.tell(|| {
             let outcome = &answer.outcome;
@@ -296,7 +299,11 @@ impl World {
         }
         self.tell(|| format!("gate {gate} hears {:?}", answer.outcome));
         let it = &mut self.gates[gate];
-        let asked = it.port.in_flight.iter().position(|(id, _)| *id == store_request);
+        let asked = it
+            .port
+            .in_flight
+            .iter()
+            .position(|(id, _)| *id == store_request);
         let sent_at = asked.map_or(0, |at| it.port.in_flight.remove(at).1);
         if self.now < it.port.grace_until {
             answer.grace_ms = Some((it.port.grace_until - self.now).div_ceil(MILLI));
@@ -339,7 +346,7 @@ impl World {
         if flushed {
             self.tell(|| format!("gate {gate} hears that everything may have changed"));
             let ask_at = self.some_time_soon(gate);
-            return self.feed(gate, Event::Deaf { link, ask_at });
+            return self.feed(gate, Event::TrackingLost { link, ask_at });
         }
         self.tell(|| format!("gate {gate} hears of a change"));
         // Before its first answer on a connection a gate cannot tell what a push is about.
@@ -470,7 +477,7 @@ impl World {
         let (epoch, now) = (self.store.epoch, self.now);
         let known = self.gates[gate].port.epoch.replace(epoch);
         let writes_back = self.day.settings.write_back != WriteBack::Off;
-        let forgot = writes_back && known.is_some_and(|known| known != epoch);
+        let data_lost = writes_back && known.is_some_and(|known| known != epoch);
         let ask_at = self.some_time_soon(gate);
         let time = self.time(gate);
         if !planted(Fault::FenceNotRaised) {
@@ -483,9 +490,9 @@ impl World {
         }
         let mut news = Vec::new();
         if let Some(link) = it.port.before.take() {
-            news.push(Event::Deaf { link, ask_at });
+            news.push(Event::TrackingLost { link, ask_at });
         }
-        if forgot {
+        if data_lost {
             // Looked at for the last time when others have tried for the last time to write back.
             let grace_over = it.port.grace_until + 3 * self.day.way;
             let grace_over = Time::from_micros(it.clock.at(grace_over));
@@ -495,7 +502,7 @@ impl World {
                 ..dead
             });
             let first = if self.day.forgot_first { 0 } else { news.len() };
-            news.insert(first, Event::Forgot { dead });
+            news.insert(first, Event::DataLost { dead });
         }
         for event in news {
             self.feed(gate, event);

@@ -8,8 +8,8 @@ use lockgate::lock::{Event, MARK_MS, Refusal, Reply, RequestId, Token, WriteBack
 use super::{
     MILLI,
     checks::{Owner, Purpose, Sent},
-    day::{GRACE, LONGEST_RECONNECT, Moment, SETTLED},
     clients::{Client, Fate, OUTSIDER, SESSION_ENDS_WITHIN},
+    day::{GRACE, LONGEST_RECONNECT, Moment, SETTLED},
     world::{Ev, World},
 };
 
@@ -97,8 +97,8 @@ impl World {
             Fate::VanishesAtGrant => {
                 self.totals.vanished += 1;
                 self.soon_not_held(&client, self.now, false);
-                let over_at = self.now + client.lease_ms * MILLI;
-                self.undelivered = Some((token.clone(), gate, self.now, over_at));
+                let expires_latest = self.now + client.lease_ms * MILLI;
+                self.undelivered = Some((token.clone(), gate, self.now, expires_latest));
                 return Some(undelivered);
             }
             Fate::RetriesAtGrant if !client.came_back => {
@@ -148,9 +148,9 @@ impl World {
         let due = self.checks.sent[&request].due;
         let late = !client.try_only && due.is_some_and(|due| self.now + MILLI >= due);
         // To whom its own gate stops listening no reply is told.
-        let deaf = client.fate == Fate::Stops;
+        let tracking_lost = client.fate == Fate::Stops;
         assert!(
-            matches!(reply, Reply::Refused(_)) || late || deaf,
+            matches!(reply, Reply::Refused(_)) || late || tracking_lost,
             "client {who} may not know of the lock, and was told {reply:?}"
         );
     }
@@ -158,9 +158,9 @@ impl World {
     /// A grant that reached nobody was given to the next one at the same gate, unless it ended
     /// otherwise.
     fn handed_on(&mut self, gate: usize) {
-        if let Some((token, by, at, over_at)) = self.undelivered.take()
+        if let Some((token, by, at, expires_latest)) = self.undelivered.take()
             && by == gate
-            && self.now < over_at
+            && self.now < expires_latest
             && self.disturbed_at.is_none_or(|disturbed| disturbed < at)
             && !self.checks.victims.contains(&token)
         {
@@ -383,7 +383,7 @@ impl World {
         if *reply == Reply::Done {
             return self.released(client.token, sent.gate);
         }
-        // Who unlocks once more may have that done first, if it was at the door for longer.
+        // Who unlocks once more may have that done first, if it waited for admission for longer.
         let is_its = |it: &&Sent| {
             it.at >= sent.at && matches!(it.purpose, Purpose::Unlock(of, ..) if of == who)
         };
@@ -427,7 +427,7 @@ impl World {
         })
     }
 
-    /// It had been at the door for more than half of the time that it could take.
+    /// It had waited for admission for more than half of the time that it could take.
     fn was_hurried(&self, sent: &Sent) -> bool {
         let half = self.day.settings.answer_within_ms * MILLI / 2;
         sent.due.is_some_and(|due| due < sent.at + half)

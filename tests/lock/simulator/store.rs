@@ -8,7 +8,9 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use lockgate::lock::{StoreReply, Deadline, Fence, LinkId, MARK_MS, Mark, Outcome, StoreRequest, Token};
+use lockgate::lock::{
+    Deadline, Fence, LinkId, MARK_MS, Mark, Outcome, StoreReply, StoreRequest, Token,
+};
 
 use super::clients::OUTSIDER;
 
@@ -226,7 +228,10 @@ impl Store {
 
     fn refusal(&self, store_request: &StoreRequest) -> Option<Outcome> {
         let writes = !matches!(store_request, StoreRequest::Check { .. });
-        let frees = matches!(store_request, StoreRequest::Release { .. } | StoreRequest::DeleteDead { .. });
+        let frees = matches!(
+            store_request,
+            StoreRequest::Release { .. } | StoreRequest::DeleteDead { .. }
+        );
         let grows = writes && !frees;
         let refused = |text| Some(Outcome::Refused(Bytes::from_static(text)));
         match self.trouble {

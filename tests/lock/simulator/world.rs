@@ -5,17 +5,17 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
 };
 
-use lockgate::lock::{StoreReply, LinkId, StoreRequest, StoreRequestId, RequestId, Token};
+use lockgate::lock::{LinkId, RequestId, StoreReply, StoreRequest, StoreRequestId, Token};
 
 use super::{
     MILLI, SECOND,
     checks::Checks,
+    clients::{Client, SESSION_ENDS_WITHIN},
     day::{Day, Disaster, Moment, SETTLED},
     disasters::Lost,
     gates::Gate,
     nags::Nags,
     network::{Link, Message},
-    clients::{Client, SESSION_ENDS_WITHIN},
     random::Random,
     store::{Loss, Store},
 };
@@ -87,7 +87,7 @@ pub(crate) struct Over {
     token: Token,
     /// What went wrong from here on may leave it to its lease.
     since: u64,
-    over_at: u64,
+    expires_latest: u64,
     lease: u64,
     /// It may be in use elsewhere: the client named it.
     explicit: bool,
@@ -112,7 +112,7 @@ pub(crate) enum Ev {
     /// With whether everything was flushed.
     Push(LinkId, bool),
     Timeout(LinkId, StoreRequestId),
-    /// A client sends errands that are in vain.
+    /// A client sends pending operations that are in vain.
     Nag(usize),
     /// A store request of this gate has waited long for a connection.
     NotSent(usize, StoreRequestId),
@@ -310,7 +310,7 @@ impl World {
         let over = Over {
             token,
             since,
-            over_at: self.now,
+            expires_latest: self.now,
             lease: lease_ms * MILLI,
             explicit,
             given_up,
@@ -335,7 +335,7 @@ impl World {
             true => over.lease + SESSION_ENDS_WITHIN + 100 * MILLI + 8 * self.day.way,
             false => 250 * MILLI + 12 * self.day.way,
         };
-        let excused_until = disturbed.map_or(0, |at| at.max(over.over_at) + rest);
+        let excused_until = disturbed.map_or(0, |at| at.max(over.expires_latest) + rest);
         let is_wrong = (0..self.gates.len()).any(|gate| !self.is_well(gate));
         if is_wrong || excused_until > self.now {
             let later = excused_until.max(self.now + SECOND);
@@ -392,7 +392,10 @@ impl World {
         if it.quiet.2 != state {
             it.quiet = (self.now, 0, state);
         }
-        if !matches!(store_request, StoreRequest::Acquire { .. } | StoreRequest::Check { .. }) {
+        if !matches!(
+            store_request,
+            StoreRequest::Acquire { .. } | StoreRequest::Check { .. }
+        ) {
             return;
         }
         it.quiet.1 += 1;
@@ -430,8 +433,8 @@ impl World {
         if self.day.calm && self.day.users == 1 {
             let settings = &self.day.settings;
             let grants = self.totals.grants;
-            let rows = grants / u64::from(settings.max_handoffs)
-                + self.now / MILLI / settings.max_handoff_time_ms;
+            let rows = grants / u64::from(settings.max_handovers)
+                + self.now / MILLI / settings.max_handover_time_ms;
             let commands = self.store.commands;
             let most = grants + rows + self.gaps + self.renewals + 2;
             assert!(

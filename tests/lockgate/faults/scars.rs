@@ -44,7 +44,7 @@ fn whoever_asked_again_at_another_gate_while_its_grant_was_under_way_keeps_the_l
     let redis = RedisServer::start(&[]);
     let proxy = Proxy::before(redis.address());
     let (one, other) = (
-        gate_before(&proxy.url(), &[("LOCKGATE_QUEUE_RETURN", "0ms")]),
+        gate_before(&proxy.url(), &[("LOCKGATE_QUEUE_RECONNECT_GRACE", "0ms")]),
         gate_before(&redis.url(), &[]),
     );
     for late in [false, true] {

@@ -85,15 +85,15 @@ fn measure(name: &str, alice: &mut Client, abuse: impl Fn(&AtomicBool) + Sync) {
     panic!("{lines}");
 }
 
-/// How often the errands come. A burst of 4,000 commands keeps two cores busy for some 5 ms, whatever the commands
-/// are. At this interval that is less than one honest cycle in a hundred; errands that each cost a round trip would
+/// How often the bursts come. A burst of 4,000 commands keeps two cores busy for some 5 ms, whatever the commands
+/// are. At this interval that is less than one honest cycle in a hundred; commands that each cost a round trip would
 /// take most of it.
 const BURST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Behind a `LOCK` of its own that waits, a thousand `UNLOCK`s overtake on each of four connections. Their user has
 /// no right to the lock.
 #[test]
-fn errands_of_a_stranger() {
+fn unlocks_by_a_user_without_rights() {
     let _machine = Machine::alone();
     let redis = redis();
     let gate = Lockgate::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);
@@ -105,7 +105,7 @@ fn errands_of_a_stranger() {
     }
     let sent = AtomicU64::new(0);
     let mut alice = known(&gate, "alice");
-    measure("errands", &mut alice, |ends| {
+    measure("unlocks", &mut alice, |ends| {
         while !ends.load(Ordering::Relaxed) {
             let mut clients: Vec<_> = (0..4).map(|_| known(&gate, "mallory")).collect();
             for client in &mut clients {
@@ -115,7 +115,7 @@ fn errands_of_a_stranger() {
             thread::sleep(BURST_INTERVAL);
         }
     });
-    report(&format!("{} errands\n", sent.load(Ordering::Relaxed)));
+    report(&format!("{} unlocks\n", sent.load(Ordering::Relaxed)));
 }
 
 /// A user that Redis has no connection for wants a lock that others use, all the time.

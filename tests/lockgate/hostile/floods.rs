@@ -22,7 +22,7 @@ const HALF_COMMAND_BYTES: u64 = 40 * KIB;
 const LOCK_BYTES: u64 = 2 * KIB;
 
 /// What a client costs with all that may be kept behind its waiting `LOCK`, at most: the bytes
-/// (`limits.kept_bytes`), what was seen of the commands (`limits.kept_commands`), and an idle client.
+/// (`limits.pipelined_bytes`), what was seen of the commands (`limits.pipelined_commands`), and an idle client.
 const WAITER_BYTES: u64 = 512 * KIB;
 
 /// What a client costs that never reads, at most: what may be on its way to it (`limits.relay_bytes`), what
@@ -434,7 +434,7 @@ fn places_kept_for_clients_that_are_gone() {
     let _machine = Machine::shared();
     let environment = [
         ("LOCKGATE_LIMITS_WAITERS", "10"),
-        ("LOCKGATE_QUEUE_RETURN", "1h"),
+        ("LOCKGATE_QUEUE_RECONNECT_GRACE", "1h"),
     ];
     let gate = Lockgate::start_with(&[], &environment);
     let mut holder = gate.client();

@@ -204,8 +204,8 @@ fn who_finds_as_many_locks_as_may_be_waits_no_longer_for_that() {
 #[test]
 fn what_is_kept_behind_a_waiting_lock() {
     for (limit, value, each) in [
-        ("LOCKGATE_LIMITS_KEPT_COMMANDS", "10", 1),
-        ("LOCKGATE_LIMITS_KEPT_BYTES", "32768", 1_000),
+        ("LOCKGATE_LIMITS_PIPELINED_COMMANDS", "10", 1),
+        ("LOCKGATE_LIMITS_PIPELINED_BYTES", "32768", 1_000),
     ] {
         let _machine = Machine::shared();
         let gate = Lockgate::start_with(&[], &[(limit, value)]);
@@ -329,7 +329,7 @@ fn no_way_to_redis() {
     assert_eq!(counted(&mut gate.client(), "unreachable_upstream"), 1);
 }
 
-/// Who comes then waits at the door, and is served once there is room.
+/// Who comes then waits for admission, and is served once there is room.
 #[test]
 fn open_files() {
     let _machine = Machine::shared();

@@ -51,7 +51,7 @@ fn shared_connections_are_bounded() {
 #[test]
 fn a_connection_that_nobody_uses_is_closed_and_makes_room() {
     let settings = [
-        ("LOCKGATE_UPSTREAM_IDLE", "200ms"),
+        ("LOCKGATE_UPSTREAM_IDLE_TIMEOUT", "200ms"),
         ("LOCKGATE_LIMITS_SHARED_CONNECTIONS", "2"),
     ];
     let house = House::with(&[], &settings);
@@ -69,7 +69,7 @@ fn a_connection_that_nobody_uses_is_closed_and_makes_room() {
 /// Of what a lock needs nothing is closed, however long nobody asks anything.
 #[test]
 fn a_connection_that_a_lock_needs_stays() {
-    let house = House::with(&[], &[("LOCKGATE_UPSTREAM_IDLE", "50ms")]);
+    let house = House::with(&[], &[("LOCKGATE_UPSTREAM_IDLE_TIMEOUT", "50ms")]);
     let mut owner = house.client("ann", 2);
     assert_eq!(owner.say("LOCK a:1 TOKEN t"), "t");
     let mut direct = house.redis.client();

@@ -153,7 +153,7 @@ fn commands_are_those_that_redis_executes() {
         after.get(&name) - before.get(&name)
     };
     // The first one, and who came again.
-    assert_eq!(sent("ask"), 2);
+    assert_eq!(sent("acquire"), 2);
     assert_eq!(sent("handover"), 3);
     assert_eq!(sent("release"), 2, "the last one, and the wrong token");
     assert_eq!(sent("extend"), 2);
@@ -162,13 +162,20 @@ fn commands_are_those_that_redis_executes() {
         let of = |command: &&Vec<String>| names.contains(&command[0].as_str());
         executed.iter().filter(of).count() as u64
     };
-    let kinds = ["ask", "handover", "release", "extend", "check", "restore"];
+    let kinds = [
+        "acquire",
+        "handover",
+        "release",
+        "extend",
+        "check",
+        "write_back",
+    ];
     let scripts: u64 = kinds.into_iter().map(sent).sum();
     assert_eq!(scripts, named(&["EVALSHA", "EVAL"]), "{executed:?}");
-    assert_eq!(sent("look"), named(&["PTTL"]));
-    assert_eq!(sent("look") + scripts, executed.len() as u64);
+    assert_eq!(sent("status"), named(&["PTTL"]));
+    assert_eq!(sent("status") + scripts, executed.len() as u64);
     assert_eq!(after.get("upstream_in_flight"), 0);
-    for kind in ["acquire", "ping", "setup", "info", "explain"] {
+    for kind in ["set", "ping", "setup", "info", "explain"] {
         assert_eq!(sent(kind), 0, "{kind}");
     }
 }
@@ -361,7 +368,13 @@ fn prometheus_is_told_the_same() {
     );
     assert_eq!(sample(&text, &version), "1");
     let kinds = [
-        "acquire", "ask", "handover", "release", "extend", "check", "restore",
+        "set",
+        "acquire",
+        "handover",
+        "release",
+        "extend",
+        "check",
+        "write_back",
     ];
     let asked: u64 = kinds
         .iter()

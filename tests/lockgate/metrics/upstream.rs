@@ -49,7 +49,7 @@ fn a_connection_that_broke_is_counted_when_it_is_back() {
         let executed = monitor.commands_on("k").len() as u64;
         executed > 0 && sent.of("check", &mut client) == executed
     });
-    assert_eq!(sent.of("restore", &mut client), 0);
+    assert_eq!(sent.of("write_back", &mut client), 0);
 }
 
 /// Where nothing is written back, a lock of which nothing is known is taken by a plain `SET` for who brings
@@ -62,13 +62,13 @@ fn a_plain_set_is_counted() {
     let mut monitor = Monitor::start(place.redis());
     let sent = Sent::from_now(&mut client);
     client.say("LOCK free").text();
-    let more = ["acquire", "ask"].map(|kind| sent.of(kind, &mut client));
+    let more = ["set", "acquire"].map(|kind| sent.of(kind, &mut client));
     assert_eq!(more, [1, 0]);
     let executed = monitor.commands_on("free");
     assert_eq!(executed.len(), 1, "{executed:?}");
     assert_eq!(executed[0][0], "SET");
     assert!(client.say("LOCK theirs WAIT 1").is_nil());
-    let more = ["acquire", "ask"].map(|kind| sent.of(kind, &mut client));
+    let more = ["set", "acquire"].map(|kind| sent.of(kind, &mut client));
     assert_eq!(more, [2, 1]);
 }
 

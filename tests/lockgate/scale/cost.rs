@@ -66,8 +66,8 @@ fn lock_commands_kept_behind_a_waiting_lock() {
     costs_in_proportion("UNLOCKs kept behind a waiting LOCK", 1_000, |n| {
         let _machine = Machine::shared();
         let environment = [
-            ("LOCKGATE_LIMITS_KEPT_COMMANDS", "1000000"),
-            ("LOCKGATE_LIMITS_KEPT_BYTES", "100000000"),
+            ("LOCKGATE_LIMITS_PIPELINED_COMMANDS", "1000000"),
+            ("LOCKGATE_LIMITS_PIPELINED_BYTES", "100000000"),
         ];
         let gate = Lockgate::start_with(&[], &environment);
         let (mut holder, mut client, mut other) = (gate.client(), gate.client(), gate.client());

@@ -120,7 +120,10 @@ fn long_values_pass_both_ways() {
 #[test]
 fn what_is_kept_behind_a_lock_runs_when_it_is_granted() {
     let _machine = Machine::shared();
-    let place = Secured::start(Authority::new(), &[("LOCKGATE_LIMITS_KEPT_COMMANDS", "3")]);
+    let place = Secured::start(
+        Authority::new(),
+        &[("LOCKGATE_LIMITS_PIPELINED_COMMANDS", "3")],
+    );
     let (mut holder, mut waiter) = (place.client(), place.client());
     assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
     let mut sent = b"LOCK k TOKEN waiter\r\n".to_vec();
@@ -183,7 +186,10 @@ fn a_grant_that_was_read_stays_though_the_rest_of_the_pipeline_is_not() {
 #[test]
 fn a_client_killed_while_it_waits_leaves_the_queue() {
     let _machine = Machine::shared();
-    let place = Secured::start(Authority::new(), &[("LOCKGATE_LIMITS_KEPT_COMMANDS", "3")]);
+    let place = Secured::start(
+        Authority::new(),
+        &[("LOCKGATE_LIMITS_PIPELINED_COMMANDS", "3")],
+    );
     let mut holder = place.client();
     assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
     for behind in ["", "PING\r\nPING\r\nPING\r\nPING\r\nPING\r\n"] {

@@ -7,14 +7,14 @@ use std::{collections::VecDeque, num::NonZeroU32};
 use bytes::Bytes;
 
 use super::command::c_equal;
-use crate::gate::{SAID_BYTES, Said};
+use crate::gate::{CLIENT_INFO_BYTES, ClientInfo};
 
 /// Most statements in flight that are kept, the latest ones.
 const OFFERED: usize = 16;
 
 /// The content of one command.
 #[derive(Debug, Clone)]
-enum Offer {
+enum PendingInfo {
     Name(Box<[u8]>),
     Library(Box<[u8]>),
     Version(Box<[u8]>),
@@ -23,17 +23,17 @@ enum Offer {
 
 /// The client's name and library.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Naming {
+pub(super) struct ClientInfoCommands {
     /// The statements in flight, with their numbers.
-    offered: VecDeque<(NonZeroU32, Offer)>,
+    offered: VecDeque<(NonZeroU32, PendingInfo)>,
     name: Box<[u8]>,
     library: Box<[u8]>,
     version: Box<[u8]>,
 }
 
-impl Naming {
-    pub(super) fn said(&self) -> Said<'_> {
-        Said {
+impl ClientInfoCommands {
+    pub(super) fn client_info(&self) -> ClientInfo<'_> {
+        ClientInfo {
             name: &self.name,
             library: &self.library,
             version: &self.version,
@@ -42,7 +42,7 @@ impl Naming {
 
     /// Returns whether these arguments contain a statement.
     pub(super) fn is_in(arguments: &[Bytes]) -> bool {
-        !matches!(Offer::of(arguments), Offer::Nothing)
+        !matches!(PendingInfo::of(arguments), PendingInfo::Nothing)
     }
 
     /// Keeps the statement of a forwarded command.
@@ -50,17 +50,17 @@ impl Naming {
         if self.offered.len() >= OFFERED {
             self.offered.pop_front();
         }
-        self.offered.push_back((number, Offer::of(arguments)));
+        self.offered.push_back((number, PendingInfo::of(arguments)));
     }
 
     /// Applies a statement that Redis accepted. If its content was not kept, nothing is shown, rather than an
     /// outdated value.
     pub(super) fn accepted(&mut self, number: NonZeroU32) {
         match self.take(number) {
-            Some(Offer::Name(name)) => self.name = name,
-            Some(Offer::Library(library)) => self.library = library,
-            Some(Offer::Version(version)) => self.version = version,
-            Some(Offer::Nothing) => {}
+            Some(PendingInfo::Name(name)) => self.name = name,
+            Some(PendingInfo::Library(library)) => self.library = library,
+            Some(PendingInfo::Version(version)) => self.version = version,
+            Some(PendingInfo::Nothing) => {}
             None => {
                 self.name = Box::default();
                 self.library = Box::default();
@@ -81,7 +81,7 @@ impl Naming {
 
     /// Removes the statement with this number. Replies arrive in the order of the numbers; some statements,
     /// in transactions, get none.
-    fn take(&mut self, number: NonZeroU32) -> Option<Offer> {
+    fn take(&mut self, number: NonZeroU32) -> Option<PendingInfo> {
         let at = self.offered.iter().position(|(its, _)| *its == number)?;
         let offer = self.offered.drain(..=at).next_back();
         if self.offered.is_empty() {
@@ -92,7 +92,7 @@ impl Naming {
     }
 }
 
-impl Offer {
+impl PendingInfo {
     fn of(arguments: &[Bytes]) -> Self {
         match arguments {
             [name, _version, options @ ..] if name.eq_ignore_ascii_case(b"HELLO") => {
@@ -126,6 +126,9 @@ impl Offer {
     }
 }
 
-fn kept(said: &[u8]) -> Box<[u8]> {
-    said.get(..SAID_BYTES).unwrap_or(said).into()
+fn kept(client_info: &[u8]) -> Box<[u8]> {
+    client_info
+        .get(..CLIENT_INFO_BYTES)
+        .unwrap_or(client_info)
+        .into()
 }

@@ -25,7 +25,7 @@ use crate::{
 /// The kept commands behind the waiting one, in their order. Empty, and without memory, for nearly every
 /// client at nearly every time.
 #[derive(Debug, Default)]
-pub(super) struct Ahead(Option<Box<Behind>>);
+pub(super) struct Lookahead(Option<Box<Behind>>);
 
 #[derive(Debug, Default)]
 struct Behind {
@@ -72,7 +72,7 @@ struct Judged {
     ordinary: bool,
 }
 
-impl Ahead {
+impl Lookahead {
     /// Returns the number of kept commands scanned.
     pub(super) fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |behind| behind.commands.len())
@@ -84,11 +84,11 @@ impl Ahead {
     }
 
     /// Scans the new bytes in the inbox. Returns whether they contained a whole command.
-    pub(super) fn look(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
+    pub(super) fn status(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
         if inbox.is_empty() {
             return false;
         }
-        self.0.get_or_insert_default().look(inbox, bounds, most)
+        self.0.get_or_insert_default().status(inbox, bounds, most)
     }
 
     /// Starts the commands that may overtake the waiting `LOCK` of `key` with `token`, and calls `tell` for
@@ -190,7 +190,7 @@ impl Ahead {
 }
 
 impl Behind {
-    fn look(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
+    fn status(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
         let before = self.commands.len();
         while !self.opaque && self.seen < inbox.len() && self.commands.len() < most {
             let (count, step) = self.scanner.scan(&inbox[self.seen..]);

@@ -8,16 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::event::{LockRequest, RequestId, Settings, Time, Token, UserId, Wait};
 use super::fault::{Fault, planted};
-use super::vocabulary::{LockRequest, RequestId, Settings, Time, Token, UserId, Wait};
 
-/// The number of a place. An earlier place has a lower number.
-pub type PlaceNo = u64;
+/// The number of a waiter. An earlier one has a lower number.
+pub type WaiterId = u64;
 
-/// One place in the queue.
+/// A token of a user at its place in the queue.
 #[derive(Debug, Clone)]
-pub struct Place {
-    /// The user of the waiters.
+pub struct Waiter {
+    /// The user of the client.
     pub user: UserId,
     /// The token to hold the lock with.
     pub token: Token,
@@ -29,7 +29,7 @@ pub struct Place {
     pub requests: Vec<Waiting>,
 }
 
-impl Place {
+impl Waiter {
     /// Returns whether a request at this place wants a fence.
     pub fn wants_fence(&self) -> bool {
         self.requests.iter().any(|waiting| waiting.fence)
@@ -66,24 +66,24 @@ pub enum Due {
 
 /// The places at one lock.
 #[derive(Debug, Default)]
-pub struct Places {
-    next: PlaceNo,
-    /// Places with waiters.
-    taken: BTreeMap<PlaceNo, Place>,
-    /// Places kept for a token whose connection closed, until the time given.
-    kept: BTreeMap<PlaceNo, (Place, Time)>,
-    by_owner: BTreeMap<(Token, UserId), PlaceNo>,
+pub struct WaitQueue {
+    next: WaiterId,
+    /// WaitQueue with waiters.
+    taken: BTreeMap<WaiterId, Waiter>,
+    /// WaitQueue kept for a token whose connection closed, until the time given.
+    kept: BTreeMap<WaiterId, (Waiter, Time)>,
+    by_owner: BTreeMap<(Token, UserId), WaiterId>,
     /// All places, by user.
-    by_user: BTreeMap<UserId, BTreeSet<PlaceNo>>,
-    due: BTreeSet<(Time, PlaceNo, Option<RequestId>)>,
+    by_user: BTreeMap<UserId, BTreeSet<WaiterId>>,
+    due: BTreeSet<(Time, WaiterId, Option<RequestId>)>,
     /// Requests that do not wait, except for the store request in flight.
-    tries: BTreeSet<(PlaceNo, RequestId)>,
+    tries: BTreeSet<(WaiterId, RequestId)>,
     /// Requests with an `UNLOCK` behind them, by the token of the `UNLOCK`. Thousands may stand behind each request.
-    blocked: BTreeSet<(Token, PlaceNo, RequestId)>,
+    blocked: BTreeSet<(Token, WaiterId, RequestId)>,
     requests: usize,
 }
 
-impl Places {
+impl WaitQueue {
     /// Returns whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()
@@ -110,40 +110,40 @@ impl Places {
     }
 
     /// Returns the earliest place.
-    pub fn first(&self) -> Option<&Place> {
+    pub fn first(&self) -> Option<&Waiter> {
         let first = match planted(Fault::NewcomerFirst) {
             true => self.taken.last_key_value(),
             false => self.taken.first_key_value(),
         };
-        first.map(|(_, place)| place)
+        first.map(|(_, waiter)| waiter)
     }
 
     /// Returns the earliest place of a user that satisfies `is_so`.
-    pub fn first_of(&self, is_so: impl Fn(UserId) -> bool) -> Option<&Place> {
-        self.taken.values().find(|place| is_so(place.user))
+    pub fn first_of(&self, is_so: impl Fn(UserId) -> bool) -> Option<&Waiter> {
+        self.taken.values().find(|waiter| is_so(waiter.user))
     }
 
     /// Returns when the request that waits longest joined.
     pub fn longest_since(&self) -> Option<Time> {
         // The first place is the earliest; requests that joined it later wait shorter.
         self.first()
-            .and_then(|place| place.requests.first())
+            .and_then(|waiter| waiter.requests.first())
             .map(|waiting| waiting.since)
     }
 
     /// Returns the waiting requests in the order of their places.
     pub fn each_waiting(&self) -> impl Iterator<Item = &Waiting> {
-        self.taken.values().flat_map(|place| &place.requests)
+        self.taken.values().flat_map(|waiter| &waiter.requests)
     }
 
     /// Returns the place of this owner, if a request waits there.
-    pub fn of_owner(&self, user: UserId, token: &Token) -> Option<&Place> {
+    pub fn of_owner(&self, user: UserId, token: &Token) -> Option<&Waiter> {
         let no = self.by_owner.get(&(token.clone(), user))?;
         self.taken.get(no)
     }
 
     /// Returns a place with this token where a request waits; one of this user if a user is given.
-    pub fn of_token(&self, token: &Token, user: Option<UserId>) -> Option<&Place> {
+    pub fn of_token(&self, token: &Token, user: Option<UserId>) -> Option<&Waiter> {
         let (least, most) = user.map_or((UserId(0), UserId(u32::MAX)), |user| (user, user));
         let mut same = self
             .by_owner
@@ -162,25 +162,25 @@ impl Places {
                 self.next
             }
         };
-        if let Some((place, until)) = self.kept.remove(&no) {
+        if let Some((waiter, until)) = self.kept.remove(&no) {
             self.due.remove(&(until, no, None));
-            self.taken.insert(no, place);
+            self.taken.insert(no, waiter);
         }
-        let place = self.taken.entry(no).or_insert_with(|| Place {
+        let waiter = self.taken.entry(no).or_insert_with(|| Waiter {
             user: send.user,
             token: send.token.clone(),
             explicit: send.explicit,
             lease_ms: send.lease_ms,
             requests: Vec::with_capacity(1),
         });
-        place.lease_ms = send.lease_ms;
-        place.explicit |= send.explicit;
+        waiter.lease_ms = send.lease_ms;
+        waiter.explicit |= send.explicit;
         let due = match send.wait {
             Wait::No => Some(send.asked_at.plus_millis(settings.answer_within_ms)),
             Wait::Until(until) => Some(until),
             Wait::Forever => None,
         };
-        place.requests.push(Waiting {
+        waiter.requests.push(Waiting {
             request: send.request,
             since: now,
             wait: send.wait,
@@ -190,22 +190,23 @@ impl Places {
             behind: Vec::new(),
         });
         self.requests += 1;
-        self.due.extend(due.map(|due| (due, no, Some(send.request))));
+        self.due
+            .extend(due.map(|due| (due, no, Some(send.request))));
         if send.wait == Wait::No {
             self.tries.insert((no, send.request));
         }
     }
 
     /// Takes out a place with all its requests. A kept place stays.
-    pub fn take(&mut self, user: UserId, token: &Token) -> Option<(PlaceNo, Place)> {
+    pub fn take(&mut self, user: UserId, token: &Token) -> Option<(WaiterId, Waiter)> {
         let no = *self.by_owner.get(&(token.clone(), user))?;
-        let place = self.taken.remove(&no)?;
-        self.disown(no, &place);
-        for waiting in &place.requests {
+        let waiter = self.taken.remove(&no)?;
+        self.disown(no, &waiter);
+        for waiting in &waiter.requests {
             self.forget(no, waiting);
         }
         self.give_memory_back();
-        Some((no, place))
+        Some((no, waiter))
     }
 
     /// Takes out one request, which the caller answers or whose client is gone. The place goes with its last request,
@@ -223,28 +224,28 @@ impl Places {
         }
     }
 
-    fn leave_place(&mut self, no: PlaceNo, request: RequestId, keep_until: Option<Time>) -> bool {
-        let Some(place) = self.taken.get_mut(&no) else {
+    fn leave_place(&mut self, no: WaiterId, request: RequestId, keep_until: Option<Time>) -> bool {
+        let Some(waiter) = self.taken.get_mut(&no) else {
             return false;
         };
-        let Some(at) = place
+        let Some(at) = waiter
             .requests
             .iter()
             .position(|waiting| waiting.request == request)
         else {
             return false;
         };
-        let waiting = place.requests.remove(at);
+        let waiting = waiter.requests.remove(at);
         self.forget(no, &waiting);
         if self
             .taken
             .get(&no)
-            .is_some_and(|place| place.requests.is_empty())
-            && let Some(place) = self.taken.remove(&no)
+            .is_some_and(|waiter| waiter.requests.is_empty())
+            && let Some(waiter) = self.taken.remove(&no)
         {
             match keep_until {
-                Some(until) if place.explicit => self.keep(no, place, until),
-                _ => self.disown(no, &place),
+                Some(until) if waiter.explicit => self.keep(no, waiter, until),
+                _ => self.disown(no, &waiter),
             }
         }
         self.give_memory_back();
@@ -252,10 +253,10 @@ impl Places {
     }
 
     /// Keeps a place without waiters, so that its token can return to it.
-    pub fn keep(&mut self, no: PlaceNo, mut place: Place, until: Time) {
-        place.requests = Vec::new();
+    pub fn keep(&mut self, no: WaiterId, mut waiter: Waiter, until: Time) {
+        waiter.requests = Vec::new();
         // An owner needs only one place to return to.
-        let owner = (place.token.clone(), place.user);
+        let owner = (waiter.token.clone(), waiter.user);
         if let Some(before) = self.by_owner.get(&owner).copied()
             && let Some((other, until)) = self.kept.remove(&before)
         {
@@ -265,10 +266,10 @@ impl Places {
         self.own(owner, no);
         self.due.insert((until, no, None));
         if planted(Fault::KeptPlaceNotPassed) {
-            self.taken.insert(no, place);
+            self.taken.insert(no, waiter);
             return;
         }
-        self.kept.insert(no, (place, until));
+        self.kept.insert(no, (waiter, until));
     }
 
     /// Makes a request wait for nothing but the store request in flight.
@@ -276,8 +277,8 @@ impl Places {
         let Some(no) = self.by_owner.get(&(token.clone(), user)).copied() else {
             return;
         };
-        if let Some(place) = self.taken.get_mut(&no)
-            && let Some(waiting) = place.requests.iter_mut().find(|w| w.request == request)
+        if let Some(waiter) = self.taken.get_mut(&no)
+            && let Some(waiting) = waiter.requests.iter_mut().find(|w| w.request == request)
         {
             waiting.wait = Wait::No;
             self.tries.insert((no, request));
@@ -289,8 +290,8 @@ impl Places {
         let Some(no) = self.by_owner.get(&(token.clone(), user)).copied() else {
             return;
         };
-        if let Some(place) = self.taken.get_mut(&no)
-            && let Some(waiting) = place.requests.iter_mut().find(|w| w.request == request)
+        if let Some(waiter) = self.taken.get_mut(&no)
+            && let Some(waiting) = waiter.requests.iter_mut().find(|w| w.request == request)
         {
             waiting.behind.push(held_by.clone());
             self.blocked.insert((held_by, no, request));
@@ -303,9 +304,9 @@ impl Places {
         holder: &Token,
         of: impl Fn(UserId) -> bool,
     ) -> Vec<RequestId> {
-        let first = (holder.clone(), PlaceNo::MIN, RequestId(u64::MIN));
-        let last = (holder.clone(), PlaceNo::MAX, RequestId(u64::MAX));
-        let is_of = |no| self.taken.get(no).is_some_and(|place| of(place.user));
+        let first = (holder.clone(), WaiterId::MIN, RequestId(u64::MIN));
+        let last = (holder.clone(), WaiterId::MAX, RequestId(u64::MAX));
+        let is_of = |no| self.taken.get(no).is_some_and(|waiter| of(waiter.user));
         let found = self.blocked.range(first..=last);
         let found = found.filter(|(_, no, _)| is_of(no));
         let found: Vec<_> = found.map(|(_, no, request)| (*no, *request)).collect();
@@ -318,8 +319,8 @@ impl Places {
 
     /// Takes out the requests that do not wait, for users that satisfy `of`.
     pub fn take_tries(&mut self, of: impl Fn(UserId) -> bool) -> Vec<RequestId> {
-        let concerns = |(no, _): &&(PlaceNo, RequestId)| {
-            self.taken.get(no).is_some_and(|place| of(place.user))
+        let concerns = |(no, _): &&(WaiterId, RequestId)| {
+            self.taken.get(no).is_some_and(|waiter| of(waiter.user))
         };
         let tries: Vec<_> = self.tries.iter().filter(concerns).copied().collect();
         self.take_requests(&tries);
@@ -343,14 +344,14 @@ impl Places {
 
     /// Returns whether a request of this user waits.
     pub fn waits(&self, user: UserId) -> bool {
-        let places = self.by_user.get(&user).into_iter().flatten();
-        places.into_iter().any(|no| self.taken.contains_key(no))
+        let waiters = self.by_user.get(&user).into_iter().flatten();
+        waiters.into_iter().any(|no| self.taken.contains_key(no))
     }
 
     /// Takes out all requests of a user. Kept places stay.
     pub fn take_all(&mut self, user: UserId) -> Vec<RequestId> {
-        let places = self.by_user.get(&user).into_iter().flatten();
-        let waiting: Vec<_> = places
+        let waiters = self.by_user.get(&user).into_iter().flatten();
+        let waiting: Vec<_> = waiters
             .filter_map(|no| self.waiting_at(*no))
             .flatten()
             .collect();
@@ -360,9 +361,9 @@ impl Places {
 
     /// Takes out the requests of a user that joined before this moment. Kept places stay.
     pub fn take_earlier(&mut self, user: UserId, before: Time) -> Vec<RequestId> {
-        let places = self.by_user.get(&user).into_iter().flatten();
-        let taken = places.filter_map(|no| Some((*no, self.taken.get(no)?)));
-        let waiting = taken.flat_map(|(no, place)| place.requests.iter().map(move |it| (no, it)));
+        let waiters = self.by_user.get(&user).into_iter().flatten();
+        let taken = waiters.filter_map(|no| Some((*no, self.taken.get(no)?)));
+        let waiting = taken.flat_map(|(no, waiter)| waiter.requests.iter().map(move |it| (no, it)));
         let earlier = waiting.filter(|(_, waiting)| waiting.since < before);
         let earlier: Vec<_> = earlier.map(|(no, it)| (no, it.request)).collect();
         self.take_requests(&earlier);
@@ -374,34 +375,34 @@ impl Places {
     pub fn take_beyond(&mut self, most: usize, user: UserId) -> Vec<(RequestId, bool)> {
         let mut beyond = self.requests.saturating_sub(most);
         let mut found = Vec::new();
-        for (no, place) in self.taken.iter().rev() {
-            let here = place.requests.len().min(beyond);
+        for (no, waiter) in self.taken.iter().rev() {
+            let here = waiter.requests.len().min(beyond);
             if here == 0 {
                 break;
             }
             beyond -= here;
-            if place.user == user {
-                let latest = place.requests.iter().rev().take(here);
+            if waiter.user == user {
+                let latest = waiter.requests.iter().rev().take(here);
                 found.extend(latest.map(|waiting| (*no, waiting.request)));
             }
         }
-        let is_try = |at: &(PlaceNo, RequestId)| (at.1, self.tries.contains(at));
+        let is_try = |at: &(WaiterId, RequestId)| (at.1, self.tries.contains(at));
         let requests = found.iter().map(is_try).collect();
         self.take_requests(&found);
         requests
     }
 
-    fn waiting_at(&self, no: PlaceNo) -> Option<impl Iterator<Item = (PlaceNo, RequestId)>> {
-        let place = self.taken.get(&no)?;
+    fn waiting_at(&self, no: WaiterId) -> Option<impl Iterator<Item = (WaiterId, RequestId)>> {
+        let waiter = self.taken.get(&no)?;
         Some(
-            place
+            waiter
                 .requests
                 .iter()
                 .map(move |waiting| (no, waiting.request)),
         )
     }
 
-    fn take_requests(&mut self, requests: &[(PlaceNo, RequestId)]) {
+    fn take_requests(&mut self, requests: &[(WaiterId, RequestId)]) {
         for (no, request) in requests {
             self.leave_place(*no, *request, None);
         }
@@ -430,8 +431,8 @@ impl Places {
                     });
                 }
                 None => {
-                    if let Some((place, _)) = self.kept.remove(&no) {
-                        self.disown(no, &place);
+                    if let Some((waiter, _)) = self.kept.remove(&no) {
+                        self.disown(no, &waiter);
                     }
                 }
             }
@@ -440,21 +441,21 @@ impl Places {
         due
     }
 
-    fn own(&mut self, owner: (Token, UserId), no: PlaceNo) {
+    fn own(&mut self, owner: (Token, UserId), no: WaiterId) {
         self.by_user.entry(owner.1).or_default().insert(no);
         self.by_owner.insert(owner, no);
     }
 
     /// Removes a place from the indexes.
-    fn disown(&mut self, no: PlaceNo, place: &Place) {
-        let owner = (place.token.clone(), place.user);
+    fn disown(&mut self, no: WaiterId, waiter: &Waiter) {
+        let owner = (waiter.token.clone(), waiter.user);
         if self.by_owner.get(&owner) == Some(&no) {
             self.by_owner.remove(&owner);
         }
-        if let Some(places) = self.by_user.get_mut(&place.user) {
-            places.remove(&no);
-            if places.is_empty() {
-                self.by_user.remove(&place.user);
+        if let Some(waiters) = self.by_user.get_mut(&waiter.user) {
+            waiters.remove(&no);
+            if waiters.is_empty() {
+                self.by_user.remove(&waiter.user);
             }
         }
     }
@@ -471,7 +472,7 @@ impl Places {
     }
 
     /// Removes a request that was taken out from the indexes.
-    fn forget(&mut self, no: PlaceNo, waiting: &Waiting) {
+    fn forget(&mut self, no: WaiterId, waiting: &Waiting) {
         self.requests -= 1;
         if let Some(due) = waiting.due {
             self.due.remove(&(due, no, Some(waiting.request)));

@@ -1,4 +1,4 @@
-//! The path of an event through its queue. [`Gate::feed`] passes the event to the queue under the map's lock,
+//! The path of an event through its queue. [`Gate::dispatch`] passes the event to the queue under the map's lock,
 //! and performs the queue's actions after that. The store's reply returns as an event to the same queue.
 
 use std::{
@@ -15,7 +15,9 @@ use tokio::sync::oneshot;
 use super::{Gate, Label, Mailbox, SessionOver, dead_tokens::Grave};
 use crate::{
     clock,
-    lock::{Action, Event, StoreRequest, StoreRequestId, Queue, Refusal, Reply, RequestId, Time, UserId},
+    lock::{
+        Action, Event, Queue, Refusal, Reply, RequestId, StoreRequest, StoreRequestId, Time, UserId,
+    },
     metrics::locks::Request,
     store::LockName,
 };
@@ -55,7 +57,7 @@ struct Delivery {
 impl Gate {
     /// Passes an event to the lock's queue and performs the resulting actions. With a caller, the event is a
     /// new request, and a lock without a queue gets one.
-    pub(super) fn feed(&self, name: &LockName, event: Event, caller: Option<Caller>) {
+    pub(super) fn dispatch(&self, name: &LockName, event: Event, caller: Option<Caller>) {
         let mut events = vec![(event, caller)];
         while let Some((event, caller)) = events.pop() {
             let todo = self.handle(name, event, caller);
@@ -83,7 +85,7 @@ impl Gate {
                 self.step(name, &mut entry, event, &mut todo)
             }
             // A lock without any request here may still have a dead token in the store.
-            None if matches!(event, Event::Forgot { dead: Some(_) }) => {
+            None if matches!(event, Event::DataLost { dead: Some(_) }) => {
                 let mut entry = self.entry(name);
                 self.step(name, &mut entry, event, &mut todo)
             }
@@ -201,13 +203,13 @@ impl Gate {
                 Action::Died {
                     token,
                     dead,
-                    over_at,
+                    expires_latest,
                     before_loss,
                 } => {
                     let grave = Grave {
                         token,
                         dead,
-                        over_at,
+                        expires_latest,
                     };
                     if !self.dead_tokens.remember(name, grave, before_loss, now) {
                         self.counters.forgotten_released_tokens.count();
@@ -303,7 +305,7 @@ impl Gate {
                     store_reply: answer,
                     dead,
                 };
-                gate.feed(&name, answered, None);
+                gate.dispatch(&name, answered, None);
                 // Decremented after the requests that follow from the reply are on their way.
                 gate.asking.fetch_sub(1, Ordering::Relaxed);
             }

@@ -1,10 +1,10 @@
 //! Decides on whose behalf a client may lock. Redis says whether the client's credentials are right, or whether
 //! it allows anything without credentials.
 //!
-//! The door has a connection of its own for this, which carries nothing else. Redis's reply to `AUTH` on the
+//! The probe has a connection of its own for this, which carries nothing else. Redis's reply to `AUTH` on the
 //! client's own connection does not count, since that reply can be miscounted or forged. A shared connection
 //! does not show whether Redis requires a password by now, because Redis checks that only at the start of a
-//! connection. `RESET` makes the door's connection new before each check of an anonymous client, and removes
+//! connection. `RESET` makes the probe's connection new before each check of an anonymous client, and removes
 //! the last user from it.
 //!
 //! Each verdict counts for [`VERIFIED_FOR_MS`], except a rejection of credentials, which is not kept. Clients
@@ -28,7 +28,7 @@ use tokio::{
 use super::{
     claims::{Asker, Claim, Claims},
     credentials::{self, Line, Login},
-    greeting::{NoLink, dial, lossy},
+    handshake::{NoLink, dial, lossy},
     settings::{LONGEST_PAUSE, RedisSettings},
 };
 use crate::{
@@ -43,7 +43,7 @@ use crate::{
 /// How long an idle connection stays open.
 const OPEN_FOR: Duration = Duration::from_secs(1);
 
-/// Most clients queued at the door; further clients wait to join the queue.
+/// Most clients queued at the probe; further clients wait to join the queue.
 const QUEUED: usize = 1_024;
 
 /// Most claims in one round trip. Redis closes an unauthenticated connection with more than 1 KiB of pending
@@ -54,13 +54,13 @@ const TOGETHER: usize = 8;
 const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// The door: verifies the claims of clients.
-pub(super) struct Door {
-    keeper: Arc<DoorKeeper>,
+/// The probe: verifies the claims of clients.
+pub(super) struct AuthProbe {
+    reconnector: Arc<Prober>,
     asked: OnceLock<(mpsc::Sender<(Claim, Asker)>, Task)>,
 }
 
-struct DoorKeeper {
+struct Prober {
     settings: Arc<RedisSettings>,
     users: Arc<Users>,
     metrics: Arc<UpstreamMetrics>,
@@ -78,15 +78,15 @@ enum NoAnswer {
     Late(String),
 }
 
-impl Door {
-    /// Creates a door. It opens no connection before the first claim.
+impl AuthProbe {
+    /// Creates a probe. It opens no connection before the first claim.
     pub(super) fn new(
         settings: Arc<RedisSettings>,
         users: Arc<Users>,
         metrics: Arc<UpstreamMetrics>,
     ) -> Self {
         Self {
-            keeper: Arc::new(DoorKeeper {
+            reconnector: Arc::new(Prober {
                 settings,
                 users,
                 metrics,
@@ -99,13 +99,13 @@ impl Door {
 
     /// Verifies a claim, as [`Store::admits`](crate::store::Store::admits).
     pub(super) fn ask(&self, claim: Claim, patience: Option<Duration>) -> Later<Admission> {
-        let keeper = Arc::clone(&self.keeper);
-        if let Some(known) = keeper.known(&claim) {
+        let reconnector = Arc::clone(&self.reconnector);
+        if let Some(known) = reconnector.known(&claim) {
             return Box::pin(std::future::ready(known));
         }
         let (asked, _) = self.asked.get_or_init(|| {
             let (asked, askers) = mpsc::channel(QUEUED);
-            (asked, Task::spawn(Arc::clone(&keeper).keep(askers)))
+            (asked, Task::spawn(Arc::clone(&reconnector).keep(askers)))
         });
         let asked = asked.clone();
         Box::pin(async move {
@@ -119,14 +119,14 @@ impl Door {
                 None => answer.await,
                 Some(patience) => match timeout(patience, answer).await {
                     Ok(admission) => admission,
-                    Err(_) => Admission::Unanswered(keeper.trouble()),
+                    Err(_) => Admission::Unanswered(reconnector.trouble()),
                 },
             }
         })
     }
 }
 
-impl DoorKeeper {
+impl Prober {
     async fn keep(self: Arc<Self>, mut askers: mpsc::Receiver<(Claim, Asker)>) {
         let mut stream = None;
         let mut waiting = Claims::default();
@@ -152,7 +152,7 @@ impl DoorKeeper {
                 continue;
             }
             let was_open = stream.is_some();
-            match self.look(&mut stream, &claims).await {
+            match self.status(&mut stream, &claims).await {
                 Ok(admissions) => {
                     self.set_trouble(None);
                     for (claim, admission) in claims.iter().zip(&admissions) {
@@ -203,7 +203,7 @@ impl DoorKeeper {
     }
 
     /// Sends these claims to Redis in one round trip. The verdicts are in the same order.
-    async fn look(
+    async fn status(
         &self,
         stream: &mut Option<BufReader<Stream>>,
         claims: &[Claim],

@@ -1,5 +1,5 @@
 //! The interface to the embedding program, which may be lockgate's own: sockets that are handed over, the
-//! notification that clients can connect, and reloaded configurations. [`Host::default`] has none of them.
+//! notification that clients can connect, and reloaded configurations. [`Embedder::default`] has none of them.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
 use rustix::net::sockopt::socket_acceptconn;
 use tokio::sync::mpsc;
 
-use crate::{reload::Order, transport::listener::Listener};
+use crate::{reload::ReloadRequest, transport::listener::Listener};
 
 /// Sockets that another process opened and already listens on: clients can connect before lockgate starts and while
 /// it restarts.
@@ -59,27 +59,27 @@ pub struct Listening<'a> {
 pub type Ready = Box<dyn FnOnce(Listening<'_>) + Send>;
 
 /// What the embedding program provides.
-pub struct Host {
+pub struct Embedder {
     /// Sockets for clients. Each kind replaces the configured listener of that kind.
     pub sockets: Sockets,
     /// Runs once clients can connect.
     pub ready: Ready,
     /// Configurations that were reloaded.
-    pub orders: mpsc::Receiver<Order>,
+    pub reloads: mpsc::Receiver<ReloadRequest>,
 }
 
-impl Default for Host {
+impl Default for Embedder {
     fn default() -> Self {
         Self {
             sockets: Sockets::default(),
             ready: Box::new(|_| {}),
-            orders: mpsc::channel(1).1,
+            reloads: mpsc::channel(1).1,
         }
     }
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for Embedder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").finish_non_exhaustive()
+        f.debug_struct("Embedder").finish_non_exhaustive()
     }
 }

@@ -29,8 +29,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     credentials::{Login, forms_of, log_in, may_know_no_users},
-    grace::{self, Errand},
-    history::{History, Identity},
+    data_loss::{DataLossDetector, Identity},
+    grace::{self, MarkOperation},
     scripts::{FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text},
     settings::RedisSettings,
 };
@@ -56,7 +56,7 @@ pub(super) struct Subject {
     pub(super) user: Arc<User>,
     pub(super) database: u32,
     pub(super) listener: Arc<dyn Listener>,
-    pub(super) history: Arc<History>,
+    pub(super) data_loss: Arc<DataLossDetector>,
     /// The largest fence seen, by database.
     pub(super) fences: Arc<DashMap<u32, u64>>,
     pub(super) metrics: Arc<UpstreamMetrics>,
@@ -137,7 +137,7 @@ async fn open_as(
     credentials: Option<&Credentials>,
     deadline: Instant,
 ) -> Result<Opened, NoLink> {
-    let mut first_words = FirstWords {
+    let mut first_words = Handshake {
         subject,
         id,
         previous,
@@ -146,7 +146,7 @@ async fn open_as(
             .settings
             .own
             .as_ref()
-            .filter(|_| subject.history.matters()),
+            .filter(|_| subject.data_loss.matters()),
         protocol: ProtocolVersion::RESP3,
         deadline,
     };
@@ -154,16 +154,16 @@ async fn open_as(
     // Each of the two fallbacks is taken once at most.
     let opened = loop {
         match first_words.say().await {
-            Err(Greeting::OldServer(reason)) if mute.is_none() => {
+            Err(Hello::OldServer(reason)) if mute.is_none() => {
                 first_words.protocol = ProtocolVersion::RESP2;
                 mute = Some(reason);
             }
-            Err(Greeting::NoAccount(reason)) if no_account.is_none() => {
+            Err(Hello::NoAccount(reason)) if no_account.is_none() => {
                 first_words.own = None;
                 no_account = Some(reason);
             }
-            Err(Greeting::NoLink(no_link)) => return Err(no_link),
-            Err(Greeting::OldServer(reason) | Greeting::NoAccount(reason)) => {
+            Err(Hello::NoLink(no_link)) => return Err(no_link),
+            Err(Hello::OldServer(reason) | Hello::NoAccount(reason)) => {
                 return Err(NoLink::Failed(reason));
             }
             Ok(opened) => break opened,
@@ -190,7 +190,7 @@ impl Talk {
 }
 
 /// The failures of a handshake.
-enum Greeting {
+enum Hello {
     NoLink(NoLink),
     /// Redis does not speak RESP3: the reason.
     OldServer(String),
@@ -198,14 +198,14 @@ enum Greeting {
     NoAccount(String),
 }
 
-impl From<NoLink> for Greeting {
+impl From<NoLink> for Hello {
     fn from(no_link: NoLink) -> Self {
         Self::NoLink(no_link)
     }
 }
 
 /// The handshake on a new connection.
-struct FirstWords<'a> {
+struct Handshake<'a> {
     subject: &'a Arc<Subject>,
     id: LinkId,
     previous: Option<&'a Peer>,
@@ -234,29 +234,29 @@ pub(super) async fn dial(settings: &RedisSettings, deadline: Instant) -> Result<
     Err(NoLink::Failed(format!("{}: {reason}", settings.endpoint)))
 }
 
-impl FirstWords<'_> {
-    async fn say(&self) -> Result<Opened, Greeting> {
+impl Handshake<'_> {
+    async fn say(&self) -> Result<Opened, Hello> {
         let stream = dial(&self.subject.settings, self.deadline).await?;
         match timeout_at(self.deadline, self.say_on(stream)).await {
             Ok(result) => result,
-            Err(_) => Err(NoLink::Failed("Redis does not answer to the first words".into()).into()),
+            Err(_) => Err(NoLink::Failed("Redis does not answer to the handshake".into()).into()),
         }
     }
 
-    /// Logs in, agrees on the protocol, runs lockgate's own errands, selects the database and starts tracking.
-    async fn say_on(&self, mut stream: Stream) -> Result<Opened, Greeting> {
+    /// Logs in, agrees on the protocol, runs lockgate's own set-up commands, selects the database and starts tracking.
+    async fn say_on(&self, mut stream: Stream) -> Result<Opened, Hello> {
         if let Some(first) = self.own.or(self.credentials) {
             self.subject.metrics.sent(Purpose::Setup);
             match log_in(&mut stream, first).await? {
                 Login::Done => {}
                 Login::Refused(text) if self.own.is_some() => {
-                    return Err(Greeting::NoAccount(lossy(&text)));
+                    return Err(Hello::NoAccount(lossy(&text)));
                 }
                 Login::Refused(text) => return Err(NoLink::WrongPassword(text).into()),
             }
         }
         let (mut connection, driver) = self.speak(stream).await?;
-        let errands = Errands::run(self, &mut connection).await?;
+        let setup = SetupReplies::run(self, &mut connection).await?;
         if self.own.is_some() {
             self.become_the_user(&mut connection).await?;
         }
@@ -274,15 +274,15 @@ impl FirstWords<'_> {
             connection: connection.connection,
             driver,
             mute,
-            peer: errands.peer,
-            identity: errands.identity,
-            evicts: errands.evicts,
+            peer: setup.peer,
+            identity: setup.identity,
+            evicts: setup.evicts,
             no_account: None,
         })
     }
 
     /// Hands the stream to the `redis` crate, which negotiates the protocol.
-    async fn speak(&self, stream: Stream) -> Result<(Talk, Task), Greeting> {
+    async fn speak(&self, stream: Stream) -> Result<(Talk, Task), Hello> {
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -323,7 +323,7 @@ impl FirstWords<'_> {
     }
 
     /// Turns lockgate's own connection into the user's.
-    async fn become_the_user(&self, connection: &mut Talk) -> Result<(), Greeting> {
+    async fn become_the_user(&self, connection: &mut Talk) -> Result<(), Hello> {
         if let Some(credentials) = self.credentials {
             let mut refused = Bytes::new();
             for words in forms_of(credentials) {
@@ -341,7 +341,7 @@ impl FirstWords<'_> {
         // `RESET` makes the connection anonymous again, as if it were new.
         if say(connection, &redis::cmd("RESET")).await?.is_err() {
             // Redis before 6.2 has no way back.
-            return Err(Greeting::NoAccount(
+            return Err(Hello::NoAccount(
                 "this Redis has no RESET, so INFO is asked as the client's user".to_owned(),
             ));
         }
@@ -353,21 +353,21 @@ impl FirstWords<'_> {
     }
 }
 
-/// The results of the errands that run with lockgate's own account, or as the user without one.
-struct Errands {
+/// The results of the set-up commands that run with lockgate's own account, or as the user without one.
+struct SetupReplies {
     peer: Option<Peer>,
     identity: Result<Identity, String>,
     evicts: Option<String>,
 }
 
-impl Errands {
-    async fn run(words: &FirstWords<'_>, connection: &mut Talk) -> Result<Self, NoLink> {
+impl SetupReplies {
+    async fn run(words: &Handshake<'_>, connection: &mut Talk) -> Result<Self, NoLink> {
         if let Some(peer) = words.previous {
             peer.end(connection).await?;
         }
         let peer = Peer::of(connection).await?;
-        let (identity, evicts) = if words.subject.history.matters() {
-            identify(connection, &words.subject.history).await?
+        let (identity, evicts) = if words.subject.data_loss.matters() {
+            identify(connection, &words.subject.data_loss).await?
         } else {
             (Err("it was not asked".to_owned()), None)
         };
@@ -382,7 +382,7 @@ impl Errands {
 /// Reads the server's identity, and the policy by which it evicts keys when memory is short.
 async fn identify(
     connection: &mut Talk,
-    history: &History,
+    data_loss: &DataLossDetector,
 ) -> Result<(Result<Identity, String>, Option<String>), NoLink> {
     let mut info = String::new();
     for section in ["server", "replication", "persistence", "memory"] {
@@ -411,9 +411,9 @@ async fn identify(
             *why = lossy(&error_text(&error));
         }
     } else if let Ok(identity) = &mut identity
-        && let Some(grace) = history.grace_to_keep(identity)
+        && let Some(grace) = data_loss.grace_to_keep(identity)
     {
-        let begin = grace::command(identity, Errand::Begin(grace));
+        let begin = grace::command(identity, MarkOperation::Begin(grace));
         let reply = connection.send(Purpose::Setup, &begin).await;
         let reply = reply.map_err(|error| NoLink::Failed(error.to_string()))?;
         identity.grace_left = grace::left(reply);
@@ -460,9 +460,9 @@ impl Peer {
 }
 
 /// Classifies the error of `HELLO`, the only command that the crate sends by itself here.
-fn hello_refused(error: RedisError) -> Greeting {
+fn hello_refused(error: RedisError) -> Hello {
     if error.kind() == ErrorKind::RESP3NotSupported {
-        return Greeting::OldServer(error.to_string());
+        return Hello::OldServer(error.to_string());
     }
     let Some(code) = error.code() else {
         return NoLink::Failed(error.to_string()).into();
@@ -470,8 +470,8 @@ fn hello_refused(error: RedisError) -> Greeting {
     let details = error.detail().unwrap_or_default();
     let text = format!("{code} {details}");
     match code {
-        "NOPROTO" => Greeting::OldServer(text),
-        _ if details.starts_with("unknown command") => Greeting::OldServer(text),
+        "NOPROTO" => Hello::OldServer(text),
+        _ if details.starts_with("unknown command") => Hello::OldServer(text),
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => {
             NoLink::Refused(in_short(text.into())).into()
         }
@@ -552,7 +552,7 @@ fn push_sender(
                     keys.into_iter().for_each(|key| told(&subject, id, key))
                 }
                 // Redis flushed all data.
-                _ => subject.listener.deaf(id),
+                _ => subject.listener.tracking_lost(id),
             }
         }
         Ok(())

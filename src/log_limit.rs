@@ -11,7 +11,7 @@ const WINDOW_MS: u64 = 60_000;
 
 /// A log line with a rate limit.
 #[derive(Debug)]
-pub struct Seldom {
+pub struct LogLimit {
     /// Most lines within [`WINDOW_MS`].
     most: u64,
     window: Mutex<Window>,
@@ -25,7 +25,7 @@ struct Window {
     left_out: u64,
 }
 
-impl Seldom {
+impl LogLimit {
     /// Creates a line that is written at most `most` times per minute.
     pub fn new(most: u64) -> Self {
         let window = Mutex::default();
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn so_often_a_minute_and_then_how_many_were_left_out() {
-        let seldom = Seldom::new(2);
+        let seldom = LogLimit::new(2);
         let due: Vec<_> = [0, 1, 2, 59_999, 60_000, 60_001, 60_002, 120_000]
             .map(|now| seldom.is_due_at(now))
             .to_vec();

@@ -29,7 +29,7 @@ use std::{
 
 use tokio::sync::{Mutex, watch};
 
-use super::greeting::NoLink;
+use super::handshake::NoLink;
 use crate::{clock, lock::Time, metrics::upstream::UpstreamMetrics, store::Listener};
 
 /// The identity of the server that a connection leads to.
@@ -47,8 +47,8 @@ pub(super) struct Identity {
     pub(super) grace_left: Result<Duration, String>,
 }
 
-/// The history of one Redis, as all shared connections of a store have seen it.
-pub(super) struct History {
+/// Detects losses of data, from what all shared connections of a store saw.
+pub(super) struct DataLossDetector {
     /// The length of the grace. None: write-back is off, and nothing waits for it.
     grace: Option<Duration>,
     seen: Mutex<Option<Identity>>,
@@ -97,7 +97,7 @@ impl Identity {
     }
 }
 
-impl History {
+impl DataLossDetector {
     pub(super) fn new(grace: Option<Duration>, metrics: Arc<UpstreamMetrics>) -> Self {
         Self {
             grace,
@@ -206,7 +206,7 @@ impl History {
             return Err(NoLink::Failed("Redis lost data meanwhile".to_owned()));
         }
         let left = identity.grace_left.clone();
-        let (forgot, wait) = match &*seen {
+        let (data_lost, wait) = match &*seen {
             Some(before) if identity.is_same(before) => {
                 self.begin_grace(left.unwrap_or_default());
                 return Ok(());
@@ -215,7 +215,7 @@ impl History {
         };
         *seen = Some(identity.clone());
         self.begin_grace(wait);
-        if forgot {
+        if data_lost {
             tracing::warn!(
                 grace_ms = wait.as_millis(),
                 "Redis restarted, or a replica took over: writing back the leases granted here"
@@ -224,7 +224,7 @@ impl History {
             self.losses.send_modify(|losses| *losses += 1);
             losses.mark_unchanged();
             let notifying = Notifying::begin(&self.notifying);
-            listener.forgot(wait).await;
+            listener.data_lost(wait).await;
             drop(notifying);
         }
         Ok(())

@@ -21,12 +21,12 @@ const REASK_SPACING_MICROS: u64 = 200;
 const TOLD_AT_A_TIME: usize = 100;
 
 /// The gate as the store's listener.
-pub(super) struct Ear(pub(super) Weak<Gate>);
+pub(super) struct StoreListener(pub(super) Weak<Gate>);
 
-impl Listener for Ear {
+impl Listener for StoreListener {
     fn changed(&self, link: LinkId, name: &LockName) {
         if let Some(gate) = self.0.upgrade() {
-            gate.feed(name, Event::Changed { link }, None);
+            gate.dispatch(name, Event::Changed { link }, None);
         }
     }
 
@@ -37,7 +37,7 @@ impl Listener for Ear {
         }
     }
 
-    fn deaf(&self, link: LinkId) {
+    fn tracking_lost(&self, link: LinkId) {
         if let Some(gate) = self.0.upgrade() {
             let runtime = gate.runtime.clone();
             runtime.spawn(gate.ask_again(link));
@@ -65,11 +65,11 @@ impl Listener for Ear {
         })
     }
 
-    fn forgot(&self, grace: Duration) -> Later<()> {
+    fn data_lost(&self, grace: Duration) -> Later<()> {
         let gate = self.0.upgrade();
         Box::pin(async move {
             if let Some(gate) = gate {
-                gate.forgot(grace).await;
+                gate.data_lost(grace).await;
             }
         })
     }
@@ -82,7 +82,7 @@ impl Gate {
         let names = self.names().into_iter();
         let names = names.filter(|name| name.database == database);
         for (told, name) in names.enumerate() {
-            self.feed(&name, Event::Linked { user }, None);
+            self.dispatch(&name, Event::Linked { user }, None);
             if told % TOLD_AT_A_TIME == 0 {
                 tokio::task::yield_now().await;
             }
@@ -96,7 +96,7 @@ impl Gate {
         let most_micros = within_micros / u64::try_from(names.len()).unwrap_or(u64::MAX).max(1);
         let mut ask_at = clock::now();
         for (told, name) in names.into_iter().enumerate() {
-            self.feed(&name, Event::Deaf { link, ask_at }, None);
+            self.dispatch(&name, Event::TrackingLost { link, ask_at }, None);
             let spacing = REASK_SPACING_MICROS.min(most_micros);
             ask_at = Time::from_micros(ask_at.micros() + spacing);
             if told % TOLD_AT_A_TIME == 0 {
@@ -106,7 +106,7 @@ impl Gate {
     }
 
     /// The store lost data: notifies every queue, and creates one for each lock with dead tokens.
-    async fn forgot(self: Arc<Self>, grace: Duration) {
+    async fn data_lost(self: Arc<Self>, grace: Duration) {
         let now = clock::now();
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let until = now.plus_millis(grace_ms.saturating_add(grace_ms / LAST_LOOK_PART));
@@ -123,7 +123,7 @@ impl Gate {
             .store(with_queues.len() + others.len(), Ordering::Relaxed);
         // Leases first: a dead token matters only to others.
         for (told, (dead, name)) in with_queues.into_iter().chain(others).enumerate() {
-            self.feed(&name, Event::Forgot { dead }, None);
+            self.dispatch(&name, Event::DataLost { dead }, None);
             self.untold.fetch_sub(1, Ordering::Relaxed);
             if told % TOLD_AT_A_TIME == 0 {
                 tokio::task::yield_now().await;

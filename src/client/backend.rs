@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     clock,
-    gate::Said,
+    gate::ClientInfo,
     limits::{AMENDED_ENTRIES, OWED_ENTRIES, QUEUED_COMMANDS},
     metrics::relays::Traffic,
     resp::{Protocol, RequestScanner},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The backend of one client.
-pub(super) enum Back {
+pub(super) enum Backend {
     Relay(Box<Relay>),
     Local(Box<Local>),
 }
@@ -45,7 +45,7 @@ pub(super) fn is_login(name: &[u8]) -> bool {
     matches!(name, b"AUTH" | b"HELLO")
 }
 
-impl Back {
+impl Backend {
     pub(super) fn new(shared: &Shared, stream: &Stream, peer: &str, id: u64) -> Self {
         match &shared.upstream {
             Some(address) => Self::Relay(Box::new(Relay::new(Arc::clone(address)))),
@@ -191,23 +191,23 @@ impl Back {
 
     /// Starts a lock command: spends what the previous command left for the next one. Returns whether the
     /// lock command gets no reply (`CLIENT REPLY OFF` or `SKIP`).
-    pub(super) fn silences(&mut self) -> bool {
+    pub(super) fn hides_reply(&mut self) -> bool {
         match self {
             Self::Relay(relay) => {
-                if relay.state.primed() {
+                if relay.state.one_shot_pending() {
                     relay.state.sent_for_nobody();
                     relay.pass_on_own(PING);
                 }
-                relay.state.take_silence()
+                relay.state.take_hides_reply()
             }
             Self::Local(local) => local.takes_silence(),
         }
     }
 
     /// Returns what to send in place of the command that was just read whole.
-    pub(super) fn stand_in(&self, command: &RequestScanner) -> Option<&'static [u8]> {
+    pub(super) fn reply_mode_substitute(&self, command: &RequestScanner) -> Option<&'static [u8]> {
         match self {
-            Self::Relay(_) => State::stand_in(command),
+            Self::Relay(_) => State::reply_mode_substitute(command),
             Self::Local(_) => None,
         }
     }
@@ -230,7 +230,7 @@ impl Back {
 
     /// Prepares for such a command: Redis itself suppresses from now on the replies that lockgate has hidden
     /// so far.
-    pub(super) fn stop_hiding(&mut self) {
+    pub(super) fn reply_mode_on(&mut self) {
         if let Self::Relay(relay) = self
             && let Some(silence) = relay.state.silences_for_good()
         {
@@ -314,10 +314,10 @@ impl Back {
     }
 
     /// Returns the client's name and library, as stated by the client.
-    pub(super) fn said(&self) -> Said<'_> {
+    pub(super) fn client_info(&self) -> ClientInfo<'_> {
         match self {
-            Self::Relay(relay) => relay.state.said(),
-            Self::Local(local) => local.said(),
+            Self::Relay(relay) => relay.state.client_info(),
+            Self::Local(local) => local.client_info(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The vocabulary of the state machine: the events that can happen to a lock, and the actions that follow.
+//! The event of the state machine: the events that can happen to a lock, and the actions that follow.
 
 use std::{fmt, time::Duration};
 
@@ -231,7 +231,7 @@ pub enum Event {
         link: LinkId,
     },
     /// Pushes about the lock on this connection may have been lost.
-    Deaf {
+    TrackingLost {
         /// The connection. The queue ignores the event unless it last read the lock on this connection.
         link: LinkId,
         /// The earliest moment of the next store request: the many locks of one connection send theirs one after the
@@ -241,7 +241,7 @@ pub enum Event {
     /// The store lost data: it restarted without them, or a replica without the latest writes took over. The queue
     /// writes back the lease that this instance granted. The event precedes every reply of the store from after the
     /// loss.
-    Forgot {
+    DataLost {
         /// The dead tokens of this lock that the driver remembers.
         dead: Option<Burial>,
     },
@@ -293,7 +293,7 @@ pub enum Action {
         /// The client neither released the lock nor took it over by a later request.
         lost: bool,
     },
-    /// The token no longer holds the lock. The driver remembers that until `over_at`: after a loss of data the store
+    /// The token no longer holds the lock. The driver remembers that until `expires_latest`: after a loss of data the store
     /// may hold the token again, and then for no client.
     Died {
         /// The token.
@@ -302,7 +302,7 @@ pub enum Action {
         /// deleted.
         dead: Dead,
         /// When its lease would have ended.
-        over_at: Time,
+        expires_latest: Time,
         /// The store lost data while the release was in flight or shortly before: the token may be back already.
         before_loss: bool,
     },
@@ -659,13 +659,13 @@ pub enum WriteBack {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// The number of handovers in a row after which the lock is released for real, so that others get their turn.
-    pub max_handoffs: u32,
+    pub max_handovers: u32,
     /// The time of handovers in a row after which the lock is released for real.
-    pub max_handoff_time_ms: u64,
+    pub max_handover_time_ms: u64,
     /// The pause after such a release before this instance requests the lock again.
     pub yield_pause_ms: u64,
     /// How long the queue keeps the place of a client with an explicit token after its connection closed.
-    pub return_ms: u64,
+    pub reconnect_grace_ms: u64,
     /// The longest delay, after failed attempts, of an attempt that a push causes.
     pub max_delay_ms: u64,
     /// The longest time without a store request about a lock that has waiters.
@@ -676,7 +676,7 @@ pub struct Settings {
     pub answer_within_ms: u64,
     /// The leases that are written back into a store that lost them.
     pub write_back: WriteBack,
-    /// The largest number of requests that wait for one lock, and of one user's errands there.
+    /// The largest number of requests that wait for one lock, and of one user's pending operations there.
     pub max_waiters: usize,
     /// The shortest lease that a renewal of a session requests.
     pub min_session_ms: u64,

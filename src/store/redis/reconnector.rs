@@ -1,10 +1,10 @@
 //! Keeps one [`Link`] open for the locks of one user and database.
 //!
-//! A caller takes the open link, or waits for the next one. When a link breaks, the keeper opens a new one. It
+//! A caller takes the open link, or waits for the next one. When a link breaks, the reconnector opens a new one. It
 //! retries for ever, at growing intervals up to [`LONGEST_PAUSE`]. If Redis refuses access, waiting callers get
 //! its error, as do those that call during the pause that follows. The next caller triggers a new attempt.
 //!
-//! Before the first request, the keeper only tests that it can connect, and closes the connection again: in a
+//! Before the first request, the reconnector only tests that it can connect, and closes the connection again: in a
 //! Redis without locks, lockgate is no additional client, and tracks no keys.
 //!
 //! A link ends in this order: new requests no longer find it; its task ends, which resets the socket and
@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     grace,
-    greeting::{self, NoLink, Subject},
+    handshake::{self, NoLink, Subject},
     link::Link,
     settings::LONGEST_PAUSE,
 };
@@ -68,8 +68,8 @@ struct Refusal {
     until: Time,
 }
 
-/// The keeper of one link.
-pub(super) struct Keeper {
+/// The reconnector of one link.
+pub(super) struct Reconnector {
     shared: Arc<Shared>,
     task: OnceLock<Task>,
     recoveries: Semaphore,
@@ -94,8 +94,8 @@ struct Shared {
     used_at: AtomicU64,
 }
 
-impl Keeper {
-    /// Creates a keeper. It opens nothing before [`begin`](Self::begin) or the first request.
+impl Reconnector {
+    /// Creates a reconnector. It opens nothing before [`begin`](Self::begin) or the first request.
     pub(super) fn new(subject: Subject, next_id: Arc<AtomicU64>) -> Self {
         let shared = Shared {
             subject: Arc::new(subject),
@@ -119,7 +119,7 @@ impl Keeper {
     pub(super) async fn recovery(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed.
         let permit = self.recoveries.acquire().await.ok();
-        self.shared.subject.history.notified().await;
+        self.shared.subject.data_loss.notified().await;
         permit
     }
 
@@ -193,7 +193,7 @@ impl Keeper {
             .get_or_init(|| Task::spawn(keep(Arc::clone(&self.shared))));
     }
 
-    /// Returns when a caller last asked for the link, or when the keeper was created.
+    /// Returns when a caller last asked for the link, or when the reconnector was created.
     pub(super) fn used_at(&self) -> Time {
         Time::from_micros(self.shared.used_at.load(Ordering::Relaxed))
     }
@@ -264,14 +264,14 @@ impl Shared {
 
 async fn keep(shared: Arc<Shared>) {
     let subject = &shared.subject;
-    let mut health = Health::new(&subject.user, subject.database, subject.history.matters());
+    let mut health = Health::new(&subject.user, subject.database, subject.data_loss.matters());
     // The next link ends whatever Redis still has of the previous one.
     let (mut previous, mut broke, mut interrupted) = (None, false, false);
     loop {
         let attempt = shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
         let id = LinkId(shared.next_id.fetch_add(1, Ordering::Relaxed));
-        let mut losses = subject.history.losses();
-        let opened = match greeting::open(subject, id, previous.as_ref()).await {
+        let mut losses = subject.data_loss.losses();
+        let opened = match handshake::open(subject, id, previous.as_ref()).await {
             Ok(opened) => {
                 health.opened(&opened);
                 meet(subject, id, opened, &mut losses, interrupted).await
@@ -306,7 +306,7 @@ async fn keep(shared: Arc<Shared>) {
                 drop((open, grace));
                 driver.end().await;
                 if link.tells() {
-                    subject.listener.deaf(id);
+                    subject.listener.tracking_lost(id);
                 }
             }
             Err(NoLink::Failed(reason)) => {
@@ -354,14 +354,14 @@ struct Met {
 async fn meet(
     subject: &Arc<Subject>,
     id: LinkId,
-    opened: greeting::Opened,
+    opened: handshake::Opened,
     losses: &mut watch::Receiver<u64>,
     interrupted: bool,
 ) -> Result<Met, NoLink> {
-    let (history, listener) = (&subject.history, &subject.listener);
+    let (data_loss, listener) = (&subject.data_loss, &subject.listener);
     let identity = opened.identity.clone().ok();
     let grace_until = match identity {
-        None if interrupted => history.unseen_grace_until().await,
+        None if interrupted => data_loss.unseen_grace_until().await,
         // Said in the log: nothing is written back.
         None | Some(_) => Time::default(),
     };
@@ -380,7 +380,7 @@ async fn meet(
         let (subject, link) = (Arc::clone(subject), Arc::clone(&link));
         Task::spawn(grace::see_to_it(subject, link, identity.clone()))
     };
-    history.met(&identity, losses, listener).await?;
+    data_loss.met(&identity, losses, listener).await?;
     Ok(Met {
         link,
         driver,
@@ -418,7 +418,7 @@ impl Health {
         }
     }
 
-    fn opened(&mut self, opened: &greeting::Opened) {
+    fn opened(&mut self, opened: &handshake::Opened) {
         let (user, database) = (self.user.name(), self.database);
         let user = user.as_deref();
         if let (Some(reason), false) = (&opened.no_account, self.told_no_account) {

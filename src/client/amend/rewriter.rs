@@ -28,7 +28,7 @@ const NO_KEYS: [&[u8]; 3] = [
 
 /// The amender of one reply.
 #[derive(Debug)]
-pub struct Amender {
+pub struct ReplyRewriter {
     amendment: Amendment,
     protocol: Protocol,
     phase: Phase,
@@ -88,7 +88,7 @@ enum Beginning<'a> {
     Other,
 }
 
-impl Amender {
+impl ReplyRewriter {
     /// Creates the amender of a reply in this protocol. `fields` is the number of fields in an entry of
     /// `COMMAND INFO`, where known.
     pub fn new(amendment: Amendment, protocol: Protocol, fields: Option<usize>) -> Self {

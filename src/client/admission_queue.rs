@@ -18,7 +18,7 @@ type Claim = Option<Credentials>;
 
 /// The lines of waiting clients, with at most one place for each client.
 #[derive(Debug, Default)]
-pub struct Turnstile {
+pub struct AdmissionQueue {
     lines: Mutex<Lines>,
 }
 
@@ -33,12 +33,12 @@ struct Lines {
 /// A place in a line. Dropping the ticket frees it.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    turnstile: Arc<Turnstile>,
+    admission_queue: Arc<AdmissionQueue>,
     claim: Claim,
     number: u64,
 }
 
-impl Turnstile {
+impl AdmissionQueue {
     /// Returns a ticket for the last place in the line of this claim.
     pub(super) fn ticket(self: &Arc<Self>, claim: &Claim) -> Ticket {
         let mut lines = self.lock();
@@ -48,7 +48,7 @@ impl Turnstile {
         line.insert(number, None);
         drop(lines);
         Ticket {
-            turnstile: Arc::clone(self),
+            admission_queue: Arc::clone(self),
             claim: claim.clone(),
             number,
         }
@@ -68,7 +68,7 @@ impl Turnstile {
 impl Ticket {
     /// Returns ready once the place is the first in its line; wakes the task then.
     pub(super) fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut lines = self.turnstile.lock();
+        let mut lines = self.admission_queue.lock();
         let Some(line) = lines.places.get_mut(&self.claim) else {
             return Poll::Ready(());
         };
@@ -84,7 +84,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut lines = self.turnstile.lock();
+        let mut lines = self.admission_queue.lock();
         let Some(line) = lines.places.get_mut(&self.claim) else {
             return;
         };
@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn they_go_in_in_the_order_in_which_they_came() {
-        let turnstile = Arc::new(Turnstile::default());
-        let [first, second, third] = [(); 3].map(|()| turnstile.ticket(&None));
+        let admission_queue = Arc::new(AdmissionQueue::default());
+        let [first, second, third] = [(); 3].map(|()| admission_queue.ticket(&None));
         let [ann, ben, cat] = [(); 3].map(|()| Arc::new(Woken::default()));
         assert!(!cat.sees(&third) && !ben.sees(&second) && ann.sees(&first));
         drop(first);
@@ -143,28 +143,28 @@ mod tests {
         assert_eq!(cat.times(), 1);
         assert!(cat.sees(&third));
         drop(third);
-        assert!(ann.sees(&turnstile.ticket(&None)));
-        assert!(turnstile.lock().places.is_empty());
+        assert!(ann.sees(&admission_queue.ticket(&None)));
+        assert!(admission_queue.lock().places.is_empty());
     }
 
     #[test]
     fn the_lines_of_different_claims_do_not_wait_for_each_other() {
-        let turnstile = Arc::new(Turnstile::default());
+        let admission_queue = Arc::new(AdmissionQueue::default());
         let ann = Credentials::new(b"ann", b"pw");
-        assert!(turnstile.is_free(&ann));
-        let [anonymous, first] = [None, ann.clone()].map(|claim| turnstile.ticket(&claim));
-        let second = turnstile.ticket(&ann);
+        assert!(admission_queue.is_free(&ann));
+        let [anonymous, first] = [None, ann.clone()].map(|claim| admission_queue.ticket(&claim));
+        let second = admission_queue.ticket(&ann);
         let woken = Arc::new(Woken::default());
         assert!(woken.sees(&anonymous) && woken.sees(&first) && !woken.sees(&second));
-        assert!(!turnstile.is_free(&ann));
+        assert!(!admission_queue.is_free(&ann));
         drop((first, second));
-        assert!(turnstile.is_free(&ann) && !turnstile.is_free(&None));
+        assert!(admission_queue.is_free(&ann) && !admission_queue.is_free(&None));
     }
 
     #[test]
     fn who_leaves_keeps_nobody_waiting() {
-        let turnstile = Arc::new(Turnstile::default());
-        let [first, second, third] = [(); 3].map(|()| turnstile.ticket(&None));
+        let admission_queue = Arc::new(AdmissionQueue::default());
+        let [first, second, third] = [(); 3].map(|()| admission_queue.ticket(&None));
         let woken = Arc::new(Woken::default());
         assert!(!woken.sees(&third));
         drop(second);

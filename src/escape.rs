@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Returns these bytes as text: printable characters as they are, everything else as `\x1b` or `\u{202e}`, and `\`
 /// as `\\`, so that different bytes never look the same.
-pub fn shown(bytes: &[u8]) -> String {
+pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
@@ -51,7 +51,7 @@ mod tests {
             (b"", ""),
         ];
         for (bytes, text) in cases {
-            assert_eq!(shown(bytes), text);
+            assert_eq!(escape(bytes), text);
         }
     }
 }

@@ -10,14 +10,14 @@ use crate::{config::Config, password::Current};
 
 /// The values in force.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveConfig {
     /// The password that clients have to give, where there is one.
     password: Option<Current>,
     clients: AtomicUsize,
     drain_ms: AtomicU64,
 }
 
-impl Live {
+impl LiveConfig {
     /// Creates the values that an instance starts with.
     pub fn new(config: &Config) -> Self {
         let live = Self {

@@ -21,7 +21,7 @@ use crate::{
 
 /// The leases bound to one connection.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct BoundLeases {
     bound: HashMap<RequestId, Bound>,
     /// Leases released or lost before their grants were written.
     over_early: Vec<SessionOver>,
@@ -31,7 +31,7 @@ pub(super) struct Held {
     lost: Vec<Bound>,
 }
 
-impl Held {
+impl BoundLeases {
     /// Returns the mailbox for the gate's notices about a requested lease.
     pub(super) fn mailbox(&mut self) -> Mailbox {
         self.mail
