@@ -42,8 +42,7 @@ const LEASE_MS: &str = "30000";
 const CONNECTING: usize = 64;
 
 /// The usual script for releasing such a lock.
-const RELEASE: &str =
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const RELEASE: &str = include_str!("release.lua");
 
 /// The hash by which Redis knows the script.
 static RELEASE_HASH: LazyLock<String> =

@@ -1,4 +1,4 @@
-//! The requests to Redis: one Lua script per kind of request, atomic as every script is.
+//! The requests to Redis: one Lua script per kind of request (`lua/*.lua`), atomic as every script is.
 //!
 //! - **A script that leaves the lock held ends with a read of the key.** The read arms `CLIENT TRACKING`. With
 //!   `NOLOOP`, a read before the connection's own write does not, since the write removes the key from the
@@ -39,314 +39,58 @@ const _: () = assert!(
 );
 const _: () = assert!(MARK_MS == 256, "what the script of extensions counts by");
 
-/// `deadline()`: when the key expires, and by how many milliseconds that may be off. -1 for never, -2 without a
-/// key; Redis's error if it refused.
-const DEADLINE: &str = "
-local function deadline()
-    local at = redis.pcall('PEXPIRETIME', KEYS[1])
-    if type(at) == 'number' then return at, 0 end
-    local now = redis.pcall('TIME')
-    if now.err then return now end
-    local ttl = redis.pcall('PTTL', KEYS[1])
-    if type(ttl) ~= 'number' or ttl < 0 then return ttl, 0 end
-    return now[1] * 1000 + math.floor(now[2] / 1000) + ttl, 1
-end
-";
+/// Raises the fence counter.
+pub(super) const RAISE_FENCE: &str = include_str!("lua/raise_fence.lua");
 
-/// `expires_at(moment)`: whether the key expires at exactly that moment.
-const EXPIRES_AT: &str = "
-local function expires_at(moment)
-    local at, off = deadline()
-    return type(at) == 'number' and math.abs(at - moment) <= off
-end
-";
+/// The functions that a script includes by a line `-- include NAME`.
+const LIBRARY: [(&str, &str); 6] = [
+    ("deadline", include_str!("lua/lib/deadline.lua")),
+    ("expires_at", include_str!("lua/lib/expires_at.lua")),
+    ("lease_anew", include_str!("lua/lib/lease_anew.lua")),
+    ("next_fence", include_str!("lua/lib/next_fence.lua")),
+    ("refused", include_str!("lua/lib/refused.lua")),
+    ("found", include_str!("lua/lib/found.lua")),
+];
 
-/// `lease_anew(lease)`: sets the expiry to that much from now, and at least 3 ms from the old deadline, so a
-/// client that knows the old deadline can tell the two apart. A third lease in the same moment must not end
-/// where the first did either. These shifts can add up to 100 ms, so the deadline only moves back if the new
-/// lease ends at least 100 ms earlier.
-const LEASE_ANEW: &str = "
-local function lease_anew(lease)
-    local before, off = deadline()
-    if type(before) ~= 'number' then return before end
-    local set = redis.pcall('PEXPIRE', KEYS[1], lease)
-    if type(set) ~= 'number' then return set end
-    local after = deadline()
-    if after < before + 3 + off and after > before - 100 then
-        redis.pcall('PEXPIREAT', KEYS[1], before + 3 + off)
-        after = deadline()
-    end
-    if type(after) ~= 'number' then return after end
-    return {after}
-end
-";
-
-/// ARGV: token, lease, and the deadline that the key should have if the token holds the lock, or nothing. The
-/// `SET` comes first, because a free lock is the usual case, and because a replica refuses it: a replica's view
-/// of the holder would be stale.
-const ACQUIRE: &str = "
-local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
-if set and set.ok then
-    local at = redis.pcall('PEXPIRETIME', KEYS[1])
-    if type(at) == 'number' then return at end
-end
-";
-
-/// The rest of `ACQUIRE`. A grant whose deadline Redis does not return is taken back. If Redis refused the `SET`
-/// for lack of memory, a token that holds the lock can still get a new lease.
-const ACQUIRE_FURTHER: &str = "
-if set and set.ok then
-    local at = deadline()
-    if type(at) ~= 'number' then redis.pcall('DEL', KEYS[1]) end
-    return at
-end
-if set and not string.find(set.err, 'OOM', 1, true) then return set end
-local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' then return holder end
-if not holder then return set end
-if holder ~= ARGV[1] then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
-local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
-local at = lease_anew(ARGV[2])
-if expected and type(at) == 'table' and not at.err then return at[1] end
-return at
-";
-
-/// `next_fence(floor)`: a new fence, larger than all before, or Redis's error if it refused. Lua's numbers are
-/// exact below 2^53; microseconds since 1970 reach that in the year 2255.
-const NEXT_FENCE: &str = "
-local function next_fence(floor)
-    local before = redis.pcall('GET', KEYS[2])
-    if type(before) == 'table' then return before end
-    local now = redis.pcall('TIME')
-    if now.err then return now end
-    local fence = math.max(now[1] * 1000000 + now[2], tonumber(floor))
-    if before then
-        local number = string.match(before, '^%d+$') and tonumber(before)
-        if not number or number >= 9007199254740991 then
-            return {err = 'ERR the fence counter is not a number below 2^53, delete it: ' .. KEYS[2]}
-        end
-        fence = math.max(fence, number + 1)
-    end
-    local set = redis.pcall('SET', KEYS[2], string.format('%.0f', fence))
-    if set.err then return set end
-    return fence
-end
-";
-
-/// ARGV: token, lease, expected deadline, floor of the fence, and the deadline with which the token already has
-/// a fence (returned as 0), or nothing. KEYS: the lock, the fence counter. As [`ACQUIRE`], with a fence; without a
-/// fence there is no grant.
-const ACQUIRE_FENCED: &str = "
-local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
-if set and set.ok then
-    local fence = next_fence(ARGV[4])
-    local at = deadline()
-    if type(fence) == 'number' and type(at) == 'number' then return {at, fence, 1} end
-    redis.pcall('DEL', KEYS[1])
-    if type(fence) ~= 'number' then return fence end
-    return at
-end
-if set and not string.find(set.err, 'OOM', 1, true) then return set end
-local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' then return holder end
-if not holder then return set end
-if holder ~= ARGV[1] then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
-local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
-local fence = ARGV[5] ~= '' and expires_at(ARGV[5]) and 0 or next_fence(ARGV[4])
-if type(fence) ~= 'number' then return fence end
-local at = lease_anew(ARGV[2])
-if type(at) ~= 'table' or at.err then return at end
-return {at[1], fence, expected and 1 or 0}
-";
-
-/// `refused()`: Redis's error if it is a replica, whose view of the holder would be stale. An empty `SETRANGE`
-/// changes nothing, and creates no key.
-const REFUSED: &str = "
-local function refused()
-    local try = redis.pcall('SETRANGE', KEYS[1], 0, '')
-    return type(try) == 'table' and try.err and string.find(try.err, 'READONLY', 1, true) and try
-end
-";
-
-/// `found(holder)`: the holder and its `PTTL`; nil if the lock is free.
-const FOUND: &str = "
-local function found(holder)
-    local try = refused()
-    if try then return try end
-    return holder and {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])}
-end
-";
-
-/// ARGV: from, to, lease, the deadline to insist on, or nothing, and the floor of the fence.
-const HANDOVER: &str = "
-local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' then return holder end
-";
-
-/// The rest of `HANDOVER`.
-const HAND_OVER_FURTHER: &str = "
-if holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4])) then
-    local set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-    if set.err then return set end
-    return (deadline())
-end
-if holder == ARGV[2] then return lease_anew(ARGV[3]) end
-return found(holder)
-";
-
-/// The rest of `HANDOVER`, with a fence for the new holder.
-const HANDOVER_FENCED: &str = "
-local from = holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4]))
-if not from and holder ~= ARGV[2] then return found(holder) end
-local fence = next_fence(ARGV[5])
-if type(fence) ~= 'number' then return fence end
-if from then
-    local set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-    if set.err then return set end
-    return {(deadline()), fence, 1}
-end
-local at = lease_anew(ARGV[3])
-if type(at) ~= 'table' or at.err then return at end
-return {at[1], fence, 0}
-";
-
-/// ARGV: token, and the deadline to insist on, or nothing.
-const RELEASE: &str = "
-local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' then return holder end
-if holder == ARGV[1] and ARGV[2] == '' then return redis.pcall('DEL', KEYS[1]) end
-";
-
-/// The rest of `RELEASE`.
-const RELEASE_FURTHER: &str = "
-if holder == ARGV[1] and expires_at(ARGV[2]) then return redis.pcall('DEL', KEYS[1]) end
-return refused() or 0
-";
-
-/// ARGV: token, lease, the deadline that the key should have, or nothing, and the mark of a renewal: nothing,
-/// `kept` or `found`.
-const EXTEND: &str = "
-local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' then return holder end
-";
-
-/// The rest of `EXTEND`.
-const EXTEND_FURTHER: &str = "
-if holder ~= ARGV[1] then return found(holder) end
-local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
-if ARGV[4] == 'found' and ARGV[3] ~= '' and not expected then
-    local before, off = deadline()
-    expected = type(before) == 'number' and (before - ARGV[3] + off) % 256 <= 2 * off
-end
-local at = lease_anew(ARGV[2])
-if not expected or type(at) ~= 'table' or at.err then return at end
-local more = (ARGV[3] - at[1]) % 256
-if ARGV[4] ~= '' and more > 0 then
-    redis.pcall('PEXPIREAT', KEYS[1], at[1] + more)
-    return (deadline())
-end
-return at[1]
-";
-
-/// Returns the holder, or the error if the user may not lock, even while another token holds the lock. The
-/// empty `SETRANGE` changes nothing, and fails for a user without write access.
-const CHECK: &str = "
-local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' then return holder end
-local try = redis.pcall('SETRANGE', KEYS[1], 0, '')
-if type(try) == 'table' and try.err then
-    for _, words in ipairs({'READONLY', 'NOPERM', 'ACL failure', 'user executing the script'}) do
-        if string.find(try.err, words, 1, true) then return try end
-    end
-end
-if not holder then return false end
-local ttl = redis.pcall('PTTL', KEYS[1])
-if type(ttl) == 'table' then return ttl end
-return {string.sub(holder, 1, 257), ttl}
-";
-
-/// ARGV: token, and the rest of its lease.
-const WRITE_BACK: &str = "
-local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
-if set and set.err then return set end
-if set then return (deadline()) end
-local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' then return holder end
-local ttl = redis.pcall('PTTL', KEYS[1])
-if holder ~= ARGV[1] then return holder and {string.sub(holder, 1, 257), ttl} end
-if type(ttl) == 'number' and ttl >= 0 and ttl < tonumber(ARGV[2]) then
-    redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
-    return (deadline())
-end
-return {(deadline())}
-";
-
-/// ARGV: token, and the latest deadline with which it is deleted, or nothing.
-const DELETE_DEAD: &str = "
-local holder = redis.pcall('GET', KEYS[1])
-if type(holder) == 'table' then return holder end
-if holder == ARGV[1] then
-    local at, off = deadline()
-    if type(at) ~= 'number' then return at end
-    local function is_at(moment) return moment ~= '' and math.abs(at - moment) <= off end
-    if ARGV[2] == '' or is_at(ARGV[3]) or (at >= 0 and at <= ARGV[2] + off) then
-        local deleted = redis.pcall('DEL', KEYS[1])
-        if type(deleted) == 'table' then return deleted end
-        return false
-    end
-end
-return found(holder)
-";
-
-/// ARGV: the largest fence granted. Later fences are larger, whatever the clock of Redis shows.
-pub(super) const RAISE_FENCE: &str = "
-local before = redis.pcall('GET', KEYS[1])
-if type(before) == 'table' then return before end
-local number = before and (string.match(before, '^%d+$') and tonumber(before) or math.huge) or 0
-if number < tonumber(ARGV[1]) then return redis.pcall('SET', KEYS[1], ARGV[1]) end
-return 0
-";
-
-/// A script, and the hash by which Redis knows it once it has run.
+/// A script with the functions that it includes, and the hash by which Redis knows it once it has run.
+///
+/// Creating a Lua function costs Redis about as much as running a command, so a script includes its functions behind
+/// its usual path.
 struct Prepared {
     text: String,
     hash: String,
 }
 
 impl Prepared {
-    fn new(parts: &[&str]) -> Self {
-        let text = parts.concat();
+    fn new(file: &str) -> Self {
+        let mut text = String::new();
+        for line in file.lines() {
+            let name = line.strip_prefix("-- include ");
+            let function = LIBRARY.iter().find(|(it, _)| Some(*it) == name);
+            text += function.map_or(line, |(_, function)| function.trim_end());
+            text += "\n";
+        }
+        debug_assert!(!text.contains("-- include "), "unknown: {text}");
         let hash = Script::new(&text).get_hash().to_owned();
         Self { text, hash }
     }
 }
 
-// Creating a Lua function costs Redis about as much as running a command, so the usual path comes before the
-// functions.
-static ACQUIRE_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[ACQUIRE, DEADLINE, EXPIRES_AT, LEASE_ANEW, ACQUIRE_FURTHER]));
-static ACQUIRE_FENCED_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
-    Prepared::new(&[DEADLINE, EXPIRES_AT, LEASE_ANEW, NEXT_FENCE, ACQUIRE_FENCED])
-});
-static HANDOVER_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
-    let parts = [HANDOVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
-    Prepared::new(&[&parts[..], &[HAND_OVER_FURTHER]].concat())
-});
-static HANDOVER_FENCED_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
-    let parts = [HANDOVER, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
-    Prepared::new(&[&parts[..], &[NEXT_FENCE, HANDOVER_FENCED]].concat())
-});
-static RELEASE_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[RELEASE, DEADLINE, EXPIRES_AT, REFUSED, RELEASE_FURTHER]));
-static EXTEND_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| {
-    let parts = [EXTEND, DEADLINE, EXPIRES_AT, LEASE_ANEW, REFUSED, FOUND];
-    Prepared::new(&[&parts[..], &[EXTEND_FURTHER]].concat())
-});
-static CHECK_SCRIPT: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&[CHECK]));
-static WRITE_BACK_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, WRITE_BACK]));
-static DELETE_DEAD_SCRIPT: LazyLock<Prepared> =
-    LazyLock::new(|| Prepared::new(&[DEADLINE, REFUSED, FOUND, DELETE_DEAD]));
+macro_rules! script {
+    ($file:literal) => {
+        LazyLock::new(|| Prepared::new(include_str!(concat!("lua/", $file))))
+    };
+}
+
+static ACQUIRE_SCRIPT: LazyLock<Prepared> = script!("acquire.lua");
+static ACQUIRE_FENCED_SCRIPT: LazyLock<Prepared> = script!("acquire_fenced.lua");
+static HANDOVER_SCRIPT: LazyLock<Prepared> = script!("handover.lua");
+static HANDOVER_FENCED_SCRIPT: LazyLock<Prepared> = script!("handover_fenced.lua");
+static RELEASE_SCRIPT: LazyLock<Prepared> = script!("release.lua");
+static EXTEND_SCRIPT: LazyLock<Prepared> = script!("extend.lua");
+static CHECK_SCRIPT: LazyLock<Prepared> = script!("check.lua");
+static WRITE_BACK_SCRIPT: LazyLock<Prepared> = script!("write_back.lua");
+static DELETE_DEAD_SCRIPT: LazyLock<Prepared> = script!("delete_dead.lua");
 
 /// The key of the fence counter, one in each database.
 pub(super) const FENCE_KEY: &[u8] = b"lockgate:fence";
