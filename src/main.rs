@@ -2,7 +2,7 @@
 //! SIGTERM or SIGINT. On SIGHUP the program reads the configuration again. A second SIGTERM or SIGINT exits without
 //! waiting for clients.
 //!
-//! A wrong configuration prints one line to standard error before anything listens. [`program::exit`] defines the
+//! A wrong configuration prints one line to standard error before anything listens. [`cli::exit`] defines the
 //! exit codes.
 
 use std::{
@@ -17,10 +17,12 @@ use std::{
 use clap::Parser;
 use lockgate::{
     config::{Config, Flags},
-    embedder::{Embedder, Ready, Sockets},
     error::Error,
-    files,
-    reload::ReloadRequest,
+    server::{
+        embedder::{Embedder, Ready, Sockets},
+        files,
+        reload::ReloadRequest,
+    },
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -29,10 +31,10 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
+mod cli;
 mod demo;
-mod program;
 
-use program::{
+use cli::{
     arguments::{self, Arguments, Command},
     banner, check,
     exit::Exit,

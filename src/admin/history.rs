@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::metrics::{
+use crate::telemetry::metrics::{
     exposition::{Family, Value as Measured},
     histogram::Distribution,
 };
@@ -170,7 +170,7 @@ fn quantile_ms(times: &Distribution, part: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::exposition::Family;
+    use crate::telemetry::metrics::exposition::Family;
 
     const BOUNDS: &[u64] = &[10_000, 20_000, 40_000];
 

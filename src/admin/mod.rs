@@ -7,7 +7,7 @@
 //! | `GET /readyz` | 200 when Redis replies and the instance accepts clients; else 503 and the reason |
 //! | `GET /` | the page: the locks that are held and awaited now, and the last minutes |
 //! | `GET /events` | the data of the page, once a second, as server-sent events |
-//! | `GET /metrics` | the [metrics](crate::metrics), for Prometheus |
+//! | `GET /metrics` | the [metrics](crate::telemetry::metrics), for Prometheus |
 //!
 //! It is read-only, requires no password, and never shows a token.
 //!
@@ -37,8 +37,10 @@ use tokio::{
 use tracing::{error, warn};
 
 use crate::{
-    gate::Gate, limits::ADMIN_CONNECTIONS, lock::Time, log_limit::LogLimit,
-    metrics::exposition::Family,
+    gate::Gate,
+    limits::ADMIN_CONNECTIONS,
+    lock::Time,
+    telemetry::{log_limit::LogLimit, metrics::exposition::Family},
 };
 
 mod connection;

@@ -23,9 +23,8 @@ use super::{
     readiness::{Readiness, Ready},
 };
 use crate::{
-    escape::escape,
     gate::{Held, Label, LockSnapshot, View},
-    metrics::exposition::Family,
+    telemetry::{escape::escape, metrics::exposition::Family},
 };
 
 /// Interval between events.

@@ -21,7 +21,7 @@ use super::{
     readers::{Events, Watch},
     readiness::Readiness,
 };
-use crate::metrics::{CONTENT_TYPE, exposition};
+use crate::telemetry::metrics::{CONTENT_TYPE, exposition};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use super::{Error, Typed, file};
-use crate::password::{PASSWORD_BYTES, Password};
+use crate::auth::password::{PASSWORD_BYTES, Password};
 
 const IN_FILE: &str = "auth.password_file";
 

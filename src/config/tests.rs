@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io::Write};
 
 use super::*;
-use crate::identity::Credentials;
+use crate::auth::identity::Credentials;
 
 mod security;
 
@@ -550,7 +550,7 @@ fn what_is_taken_over_on_sighup_is_marked_in_the_documented_file() {
         }
     }
     marked.sort();
-    let mut reloaded = crate::reload::RELOADED.to_vec();
+    let mut reloaded = crate::server::reload::RELOADED.to_vec();
     reloaded.sort_unstable();
     assert_eq!(marked, reloaded);
 }

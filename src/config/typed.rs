@@ -13,7 +13,7 @@ use std::{
 use clap::Args;
 use toml::de::{DeTable, DeValue};
 
-use crate::password::Password;
+use crate::auth::password::Password;
 
 /// The prefix of every environment variable for this program.
 const PREFIX: &str = "LOCKGATE_";

@@ -6,7 +6,7 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::typed::{Error, Typed};
 use crate::{
-    identity::{CREDENTIAL_BYTES, Credentials, DEFAULT},
+    auth::identity::{CREDENTIAL_BYTES, Credentials, DEFAULT},
     transport::endpoint::Place,
 };
 

@@ -24,8 +24,8 @@ use std::{
 use clap::Args;
 use lockgate::{
     config::{self, Config, Flags, RedisAddress, Upstream},
-    files,
     limits::OWN_FILES,
+    server::files,
     transport::{endpoint::Endpoint, tls::TlsClient},
 };
 use thiserror::Error;
@@ -36,7 +36,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::program::exit::Exit;
+use crate::cli::exit::Exit;
 
 mod client;
 mod contest;

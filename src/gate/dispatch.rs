@@ -18,8 +18,8 @@ use crate::{
     lock::{
         Action, Event, Queue, Refusal, Reply, RequestId, StoreRequest, StoreRequestId, Time, UserId,
     },
-    metrics::locks::Request,
     store::LockName,
+    telemetry::metrics::locks::Request,
 };
 
 /// A lock with state in this instance.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::escape::escape;
+use crate::telemetry::escape::escape;
 
 /// Most bytes kept of each thing that a client says of itself. They are kept for every lock that it holds or
 /// waits for.

@@ -29,19 +29,21 @@ use tokio::{
 };
 
 use crate::{
+    auth::identity::Credentials,
     clock,
-    counters::Counters,
-    identity::Credentials,
     limits::Limits,
     lock::{
         Event, LockRequest, Refusal, Reply, RequestId, Settings, Snapshot, Time, Token, UserId,
         Wait, WriteBack,
     },
-    metrics::{
-        locks::{LockMetrics, Request},
-        upstream::UpstreamMetrics,
-    },
     store::{Admission, Later, LockName, LockStatus, Needed, Store},
+    telemetry::{
+        counters::Counters,
+        metrics::{
+            locks::{LockMetrics, Request},
+            upstream::UpstreamMetrics,
+        },
+    },
 };
 
 mod dead_tokens;

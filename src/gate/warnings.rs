@@ -4,10 +4,12 @@
 use tracing::warn;
 
 use crate::{
-    escape::escape,
     lock::LockMetric,
-    log_limit::{LogLimit, Often},
     store::LockName,
+    telemetry::{
+        escape::escape,
+        log_limit::{LogLimit, Often},
+    },
 };
 
 /// The warnings, each at most once a minute.

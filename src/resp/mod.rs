@@ -99,3 +99,16 @@ pub enum ProtocolError {
     #[error("a part of a reply does not end with CR LF")]
     ReplyEnd,
 }
+
+/// Parses an integer exactly as Redis does (`string2ll`): decimal, 64 bits, no `+`, no space, no leading
+/// zero, no `-0`.
+pub fn integer(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    match digits {
+        [b'0'] if digits.len() == text.len() => Some(0),
+        [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => {
+            std::str::from_utf8(text).ok()?.parse().ok()
+        }
+        _ => None,
+    }
+}

@@ -13,9 +13,9 @@ use std::{
 use tracing::warn;
 
 use crate::{
-    client::Shared,
     error::{self, DENIED},
     lock::Refusal,
+    session::Shared,
     store::Admission,
 };
 

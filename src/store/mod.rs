@@ -9,9 +9,9 @@ use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc, time::Durat
 use bytes::Bytes;
 
 use crate::{
-    identity::{Credentials, User, Users},
+    auth::identity::{Credentials, User, Users},
     lock::{LinkId, StoreReply, StoreRequest, UserId},
-    metrics::upstream::UpstreamMetrics,
+    telemetry::metrics::upstream::UpstreamMetrics,
 };
 
 pub mod embedded;

@@ -13,13 +13,47 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use rustix::net::sockopt::socket_acceptconn;
 use tokio::net::{TcpListener, UnixListener, UnixSocket};
 
 use super::{stream::Stream, tls::TlsServer};
-use crate::embedder::Sockets;
 
 /// Connections that the system queues until they are accepted, as many as with `TcpListener::bind`.
 const BACKLOG: u32 = 1_024;
+
+/// Sockets that another process opened and already listens on: clients can connect before lockgate starts and while
+/// it restarts.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// In place of `listen`.
+    pub plain: Vec<std::net::TcpListener>,
+    /// In place of `tls.listen`.
+    pub tls: Vec<std::net::TcpListener>,
+    /// In place of `unixsocket`.
+    pub unix: Vec<std::os::unix::net::UnixListener>,
+}
+
+impl Sockets {
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.tls.is_empty() && self.unix.is_empty()
+    }
+
+    /// Checks that every socket can be used.
+    ///
+    /// # Errors
+    /// A socket is not listening.
+    pub fn check(&self) -> io::Result<()> {
+        let tcp = self.plain.iter().chain(&self.tls).map(socket_acceptconn);
+        for listens in tcp.chain(self.unix.iter().map(socket_acceptconn)) {
+            if !listens? {
+                let why = "a socket that was handed over is not listened on";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+        }
+        Ok(())
+    }
+}
 
 /// A listener for clients.
 #[derive(Debug)]

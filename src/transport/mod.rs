@@ -9,5 +9,6 @@
 
 pub mod endpoint;
 pub mod listener;
+pub mod pipe;
 pub mod stream;
 pub mod tls;

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lockgate::{
+    auth::identity::{Credentials, User, Users},
     clock,
-    identity::{Credentials, User, Users},
     lock::{Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, Token, UserId},
     store::{
         Later, Listener, LockName, LockStatus, Store,

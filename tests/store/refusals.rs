@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockgate::{
-    identity::Credentials,
+    auth::identity::Credentials,
     lock::{Deadline, Outcome, StoreReply},
     store::redis::RedisSettings,
 };

@@ -7,7 +7,7 @@ use std::{cell::Cell, io::Read, io::Write, os::unix::net::UnixStream};
 
 use bytes::Bytes;
 use lockgate::{
-    client::state::{Identity, State, Uncountable},
+    relay::state::{Identity, State, Uncountable},
     resp::{Protocol, ReplyScanner, RequestScanner, Step, arguments},
 };
 use proptest::{

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::{link::Link, scripts::error_text};
-use crate::metrics::upstream::Purpose;
+use crate::telemetry::metrics::upstream::Purpose;
 
 /// The commands of the scripts, except `DEL`, in forms that change nothing. Redis checks the user's rights
 /// before it checks the arguments.

@@ -32,11 +32,11 @@ use super::{
     settings::{LONGEST_PAUSE, RedisSettings},
 };
 use crate::{
+    auth::identity::{Credentials, Users, VERIFIED_FOR_MS},
     clock,
-    identity::{Credentials, Users, VERIFIED_FOR_MS},
     lock::Time,
-    metrics::upstream::{Purpose, UpstreamMetrics},
     store::{Admission, Later, task::Task},
+    telemetry::metrics::upstream::{Purpose, UpstreamMetrics},
     transport::stream::Stream,
 };
 

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::{identity::Credentials, store::Admission};
+use crate::{auth::identity::Credentials, store::Admission};
 
 /// A client's claim: these credentials, or none.
 pub(super) type Claim = Option<Credentials>;

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::handshake::{NoLink, is_full, lossy};
 use crate::{
-    identity::{Credentials, DEFAULT},
+    auth::identity::{Credentials, DEFAULT},
     resp::{Protocol, Writer},
 };
 

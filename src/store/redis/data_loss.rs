@@ -30,7 +30,7 @@ use std::{
 use tokio::sync::{Mutex, watch};
 
 use super::handshake::NoLink;
-use crate::{clock, lock::Time, metrics::upstream::UpstreamMetrics, store::Listener};
+use crate::{clock, lock::Time, store::Listener, telemetry::metrics::upstream::UpstreamMetrics};
 
 /// The identity of the server that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]

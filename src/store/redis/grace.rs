@@ -22,7 +22,7 @@ use super::{
     link::Link,
     scripts::{GRACE_KEY, error_text},
 };
-use crate::{clock, metrics::upstream::Purpose};
+use crate::{clock, telemetry::metrics::upstream::Purpose};
 
 /// How long before its end the grace is extended, at most a quarter of the time left. The other instances
 /// read the mark half-way through that time.

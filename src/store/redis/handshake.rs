@@ -35,11 +35,11 @@ use super::{
     settings::RedisSettings,
 };
 use crate::{
+    auth::identity::{Credentials, User},
     error::NOAUTH,
-    identity::{Credentials, User},
     lock::LinkId,
-    metrics::upstream::{Purpose, UpstreamMetrics},
     store::{Listener, LockName, task::Task},
+    telemetry::metrics::upstream::{Purpose, UpstreamMetrics},
     transport::stream::Stream,
 };
 

@@ -29,8 +29,8 @@ use super::{
 use crate::{
     clock,
     lock::{LinkId, Time},
-    metrics::upstream::{Purpose, UpstreamMetrics},
     store::task::Task,
+    telemetry::metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
 /// A connection, and the state of its health.

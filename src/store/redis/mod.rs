@@ -34,10 +34,10 @@ use self::{
 };
 use super::{Admission, Later, Listener, LockName, LockStatus, Needed, Store};
 use crate::{
+    auth::identity::{Credentials, Users},
     clock,
-    identity::{Credentials, Users},
     lock::{Deadline, Fence, Outcome, StoreReply, StoreRequest, Time, UserId},
-    metrics::upstream::{Purpose, UpstreamMetrics},
+    telemetry::metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
 mod acl_error;

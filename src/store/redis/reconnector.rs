@@ -31,9 +31,9 @@ use super::{
     settings::LONGEST_PAUSE,
 };
 use crate::{
+    auth::identity::User,
     clock,
     error::NOAUTH,
-    identity::User,
     lock::{LinkId, Time, UserId},
     store::task::Task,
 };

@@ -29,7 +29,7 @@ use redis::{Arg, Cmd, Script, ServerError, Value};
 use crate::{
     limits::TOKEN_BYTES,
     lock::{Deadline, Fence, MARK_MS, Mark, Outcome, StoreRequest, Token},
-    metrics::upstream::Purpose,
+    telemetry::metrics::upstream::Purpose,
 };
 
 /// The scripts contain these numbers as text.

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use bytes::Bytes;
 
-use crate::{identity::Credentials, transport::endpoint::Endpoint};
+use crate::{auth::identity::Credentials, transport::endpoint::Endpoint};
 
 /// The longest pause before connecting again. A connection that lived this long counts as healthy.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);

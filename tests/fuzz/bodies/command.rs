@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use lockgate::{
-    client::command::{Bounds, Command, parse},
+    command::{Bounds, Command, parse},
     limits::{LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES, TOKEN_BYTES},
     resp::arguments,
 };

@@ -5,7 +5,7 @@
 //! The first byte says how to cut; then requests and replies in turn, each behind its length.
 
 use lockgate::{
-    client::state::{State, Uncountable, Visibility},
+    relay::state::{State, Uncountable, Visibility},
     resp::{Protocol, ReplyScanner, RequestScanner, Step},
 };
 

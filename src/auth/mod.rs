@@ -1,0 +1,9 @@
+//! Who a client is, and what proves it.
+//!
+//! - [`identity`]: the users that clients are to Redis, and their verified credentials.
+//! - [`password`]: this instance's own password.
+//! - [`guard`]: checks clients' credentials where lockgate has a password of its own.
+
+pub mod guard;
+pub mod identity;
+pub mod password;

@@ -1,0 +1,101 @@
+//! SIGHUP: the program reads and checks the configuration again, with the files that it names. On an error one log
+//! line names it, and everything stays as it was. Otherwise the keys that can change at run time are in force when
+//! the reload is done, and the log names every changed key that needs a restart.
+
+use std::{env, sync::Arc};
+
+use lockgate::{
+    config::{Config, Flags, StatedSettings},
+    error::Error,
+    server::{
+        files,
+        reload::{RELOADED, ReloadRequest},
+    },
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::spawn_blocking,
+};
+use tracing::{info, warn};
+
+use super::log::Log;
+
+/// The handler of SIGHUP.
+pub(crate) struct Reloader {
+    flags: Flags,
+    began_with: Arc<Began>,
+    log: Log,
+    reloads: mpsc::Sender<ReloadRequest>,
+}
+
+/// The configuration that the program started with.
+pub(crate) struct Began {
+    /// The text of each key.
+    pub(crate) said: StatedSettings,
+    /// Whether clients are asked for a password.
+    pub(crate) asks_for_password: bool,
+}
+
+impl Reloader {
+    pub(crate) fn new(
+        flags: Flags,
+        began_with: Began,
+        log: Log,
+        reloads: mpsc::Sender<ReloadRequest>,
+    ) -> Self {
+        Self {
+            flags,
+            began_with: Arc::new(began_with),
+            log,
+            reloads,
+        }
+    }
+
+    /// Reloads the configuration, and returns it once it is in force. None: everything stays as it was.
+    pub(crate) async fn reload(&self) -> Option<Config> {
+        let (flags, began_with) = (self.flags.clone(), Arc::clone(&self.began_with));
+        // Reading the files blocks. Nothing in it panics.
+        let read = spawn_blocking(move || read(flags, &began_with)).await;
+        let (config, needs_start) = match read {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => {
+                warn!("SIGHUP: everything stays as it was: {error}");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        self.log.change(&config.log);
+        let (done, is_done) = oneshot::channel();
+        let reload_request = ReloadRequest {
+            config: config.clone(),
+            done,
+        };
+        self.reloads.send(reload_request).await.ok()?;
+        is_done.await.ok()?;
+        if !needs_start.is_empty() {
+            let keys = needs_start.join(", ");
+            warn!(keys, "SIGHUP: these keys were changed and need a new start");
+        }
+        info!("SIGHUP: the configuration was read again");
+        Some(config)
+    }
+}
+
+/// Returns the configuration with its changed keys that need a restart, or the error.
+fn read(flags: Flags, began: &Began) -> Result<(Config, Vec<&'static str>), String> {
+    let (mut config, said) =
+        Config::read(flags, env::vars_os()).map_err(|error| error.to_string())?;
+    // An error about a socket's path does not matter: the socket exists already.
+    let useless = |error: &Error| matches!(error, Error::Tls { .. });
+    if let Some(error) = lockgate::check(&config).into_iter().find(useless) {
+        return Err(error.to_string());
+    }
+    files::make_room_for_clients(&mut config);
+    let asks = config.password.is_some();
+    let needs_start = |key: &&str| match *key {
+        "auth.password" | "auth.password_file" => asks != began.asks_for_password,
+        key => !RELOADED.contains(&key),
+    };
+    let changed = began.said.changed(&said).into_iter();
+    Ok((config, changed.filter(needs_start).collect()))
+}

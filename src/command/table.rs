@@ -1,0 +1,301 @@
+//! The `COMMAND` entries of the commands that lockgate implements: the only definition of their names,
+//! arities, flags, keys and arguments.
+//!
+//! Clients request them on connecting: redis-cli to complete and explain commands, cluster-aware libraries to
+//! find the keys. In front of an upstream, the lock commands ([`LOCK_COMMANDS`]) also belong in Redis's own
+//! replies ([`amend`](super::amend)). So these writers produce single entries in Redis's exact form (the
+//! fields of `COMMAND INFO`, the map of `COMMAND DOCS`).
+
+use bytes::Bytes;
+
+use crate::{command::glob::Pattern, resp::Writer};
+
+mod locks;
+mod ordinary;
+
+pub use locks::LOCK_COMMANDS;
+pub use ordinary::ORDINARY_COMMANDS;
+
+/// Number of fields in an entry of `COMMAND` since Redis 7. Redis 6 has the first seven, older versions six.
+pub const INFO_FIELDS: usize = 10;
+
+/// One command or subcommand.
+#[derive(Debug)]
+pub struct Entry {
+    /// The full name in lower case; `container|name` for a subcommand.
+    pub name: &'static str,
+    /// The number of arguments, including the name (and the subcommand's); negative: the minimum.
+    pub arity: i64,
+    /// The flags in `COMMAND` (`write`, `blocking` …).
+    pub flags: &'static [&'static str],
+    /// The ACL categories, without their `@`.
+    pub categories: &'static [&'static str],
+    /// The use of the key, which is the first argument; `None` without a key.
+    pub key: Option<KeyUse>,
+    /// A one-line summary.
+    pub summary: &'static str,
+    /// The version of Redis or lockgate that introduced it.
+    pub since: &'static str,
+    /// The group of the documentation.
+    pub group: &'static str,
+    /// The time complexity.
+    pub complexity: &'static str,
+    /// The arguments.
+    pub arguments: &'static [Argument],
+    /// The subcommands.
+    pub subcommands: &'static [Entry],
+}
+
+/// The use of a command's key, in the words of Redis's key specifications.
+#[derive(Debug)]
+pub struct KeyUse(&'static [&'static str]);
+
+/// The documentation of one argument.
+#[derive(Debug)]
+pub struct Argument {
+    name: &'static str,
+    kind: Kind,
+    token: Option<&'static str>,
+    flags: &'static [&'static str],
+    inner: &'static [Argument],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Key,
+    Text,
+    Integer,
+    Pattern,
+    /// A literal word.
+    Word,
+    OneOf,
+    Block,
+}
+
+impl Entry {
+    /// Returns whether this number of arguments, including the name, is right.
+    pub fn takes(&self, arguments: usize) -> bool {
+        let least = usize::try_from(self.arity.unsigned_abs()).unwrap_or(usize::MAX);
+        arguments == least || (self.arity < 0 && arguments > least)
+    }
+
+    /// Returns the name without that of its container.
+    pub fn short_name(&self) -> &'static str {
+        self.name
+            .split_once('|')
+            .map_or(self.name, |(_, short)| short)
+    }
+
+    /// Writes the entry of `COMMAND` and `COMMAND INFO` with its first `fields` fields: 6 (before
+    /// Redis 6), 7 (Redis 6), or [`INFO_FIELDS`].
+    pub fn write_info(&self, fields: usize, out: &mut Writer<'_>) {
+        out.array(fields);
+        out.bulk(self.name);
+        out.integer(self.arity);
+        write_words(out, self.flags, "");
+        // First and last key, and the step between keys.
+        for _ in 0..3 {
+            out.integer(i64::from(self.key.is_some()));
+        }
+        if fields < 7 {
+            return;
+        }
+        write_words(out, self.categories, "@");
+        if fields < INFO_FIELDS {
+            return;
+        }
+        out.set(0); // tips
+        match &self.key {
+            None => out.set(0),
+            Some(key) => {
+                out.set(1);
+                key.write(out);
+            }
+        }
+        if self.subcommands.is_empty() {
+            return out.set(0);
+        }
+        out.array(self.subcommands.len());
+        for subcommand in self.subcommands {
+            subcommand.write_info(fields, out);
+        }
+    }
+
+    /// Writes the entry of `COMMAND DOCS`: the name, then the map of its documentation.
+    pub fn write_docs(&self, out: &mut Writer<'_>) {
+        let texts = [
+            ("summary", self.summary),
+            ("since", self.since),
+            ("group", self.group),
+            ("complexity", self.complexity),
+        ];
+        let lists = [!self.arguments.is_empty(), !self.subcommands.is_empty()];
+        out.bulk(self.name);
+        out.map(texts.len() + lists.into_iter().filter(|there| *there).count());
+        for (name, text) in texts {
+            out.bulk(name);
+            out.bulk(text);
+        }
+        if !self.arguments.is_empty() {
+            write_arguments(self.arguments, out);
+        }
+        if !self.subcommands.is_empty() {
+            out.bulk("subcommands");
+            out.map(self.subcommands.len());
+            for subcommand in self.subcommands {
+                subcommand.write_docs(out);
+            }
+        }
+    }
+}
+
+/// A selection of commands.
+pub type Filter = Box<dyn Fn(&Entry) -> bool>;
+
+/// Returns the filter of `COMMAND LIST` with these arguments; `None` where they are invalid. Like Redis's, it
+/// covers subcommands.
+pub fn filter(arguments: &[Bytes]) -> Option<Filter> {
+    let (by, what) = match arguments {
+        [] => return Some(Box::new(|_| true)),
+        [word, by, what] if word.eq_ignore_ascii_case(b"FILTERBY") => (by, what),
+        _ => return None,
+    };
+    let what = what.to_ascii_lowercase();
+    if by.eq_ignore_ascii_case(b"PATTERN") {
+        let pattern = Pattern::new(&what);
+        Some(Box::new(move |entry| {
+            pattern.matches(entry.name.as_bytes())
+        }))
+    } else if by.eq_ignore_ascii_case(b"ACLCAT") {
+        Some(Box::new(move |entry| {
+            entry.categories.iter().any(|name| name.as_bytes() == what)
+        }))
+    } else if by.eq_ignore_ascii_case(b"MODULE") {
+        Some(Box::new(|_| false))
+    } else {
+        None
+    }
+}
+
+impl KeyUse {
+    /// Writes the flags of the key specification.
+    pub fn write_flags(&self, out: &mut Writer<'_>) {
+        write_words(out, self.0, "");
+    }
+
+    /// Writes the key specification: the key is the argument after the name.
+    fn write(&self, out: &mut Writer<'_>) {
+        out.map(3);
+        out.bulk("flags");
+        self.write_flags(out);
+        out.bulk("begin_search");
+        out.map(2);
+        out.bulk("type");
+        out.bulk("index");
+        out.bulk("spec");
+        out.map(1);
+        out.bulk("index");
+        out.integer(1);
+        out.bulk("find_keys");
+        out.map(2);
+        out.bulk("type");
+        out.bulk("range");
+        out.bulk("spec");
+        out.map(3);
+        for (name, number) in [("lastkey", 0), ("keystep", 1), ("limit", 0)] {
+            out.bulk(name);
+            out.integer(number);
+        }
+    }
+}
+
+impl Argument {
+    const fn new(name: &'static str, kind: Kind) -> Self {
+        Self {
+            name,
+            kind,
+            token: None,
+            flags: &[],
+            inner: &[],
+        }
+    }
+
+    /// Sets the word that precedes the value, or that is the argument.
+    const fn after(mut self, token: &'static str) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    const fn optional(mut self) -> Self {
+        self.flags = &["optional"];
+        self
+    }
+
+    const fn optional_many(mut self) -> Self {
+        self.flags = &["optional", "multiple"];
+        self
+    }
+
+    const fn of(mut self, inner: &'static [Argument]) -> Self {
+        self.inner = inner;
+        self
+    }
+
+    fn write(&self, out: &mut Writer<'_>) {
+        let there = [
+            self.kind == Kind::Key,
+            self.token.is_some(),
+            !self.flags.is_empty(),
+            !self.inner.is_empty(),
+        ];
+        out.map(2 + there.into_iter().filter(|there| *there).count());
+        out.bulk("name");
+        out.bulk(self.name);
+        out.bulk("type");
+        out.bulk(self.kind.name());
+        if self.kind == Kind::Key {
+            out.bulk("key_spec_index");
+            out.integer(0);
+        }
+        if let Some(token) = self.token {
+            out.bulk("token");
+            out.bulk(token);
+        }
+        if !self.flags.is_empty() {
+            out.bulk("flags");
+            write_words(out, self.flags, "");
+        }
+        if !self.inner.is_empty() {
+            write_arguments(self.inner, out);
+        }
+    }
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Text => "string",
+            Self::Integer => "integer",
+            Self::Pattern => "pattern",
+            Self::Word => "pure-token",
+            Self::OneOf => "oneof",
+            Self::Block => "block",
+        }
+    }
+}
+
+fn write_arguments(arguments: &[Argument], out: &mut Writer<'_>) {
+    out.bulk("arguments");
+    out.array(arguments.len());
+    for argument in arguments {
+        argument.write(out);
+    }
+}
+
+fn write_words(out: &mut Writer<'_>, words: &[&str], before: &str) {
+    out.set(words.len());
+    for word in words {
+        out.status(&format!("{before}{word}"));
+    }
+}

@@ -1,0 +1,326 @@
+//! Wires the parts together: builds them from a configuration, and runs them until the shutdown.
+
+use std::{
+    future::Future,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::SystemTime,
+};
+
+use tokio::net::TcpListener;
+use tracing::{info, warn};
+
+use crate::{
+    admin::{Admin, Subject},
+    auth::{guard::Guard, identity::Users},
+    command::Bounds,
+    config::{Config, RedisAddress, Upstream, live::LiveConfig},
+    error::Error,
+    gate::Gate,
+    lock::WriteBack,
+    relay::connector::Connector,
+    server::{
+        Ended,
+        embedder::{Embedder, Listening, Sockets},
+        reload::Reload,
+    },
+    session::{Shared, budget::Budget},
+    store::{
+        Store,
+        embedded::EmbeddedStore,
+        redis::{RedisSettings, RedisStore},
+    },
+    telemetry::metrics::locks::LockMetrics,
+    transport::{
+        endpoint::{Endpoint, Place},
+        listener::Listener,
+        tls::{TlsClient, TlsServer},
+    },
+};
+
+/// Serves clients until `shutdown` completes and they are done, or until `drain` is over. Logs `listening` with
+/// each address once clients can connect. A Redis that cannot be reached yet is not an error.
+///
+/// Dropping the future disconnects every client.
+///
+/// # Errors
+/// An address cannot be listened on, or a certificate cannot be used.
+pub async fn run(
+    config: Config,
+    embedder: Embedder,
+    shutdown: impl Future<Output = ()>,
+) -> Result<Ended, Error> {
+    let again = Reload {
+        clients: tls_to_clients(&config)?,
+        upstream: tls_to_redis(&config)?,
+        live: Arc::new(LiveConfig::new(&config)),
+    };
+    let listeners = listen(&config, embedder.sockets, again.clients.as_ref()).await?;
+    for listener in &listeners {
+        let how = if listener.is_secure() {
+            "with TLS "
+        } else {
+            ""
+        };
+        info!(upstream = %config.upstream, "listening {how}on {listener}");
+    }
+    let admin = listen_for_operators(&config).await?;
+    (embedder.ready)(Listening {
+        clients: &listeners,
+        admin: admin.as_ref().and_then(|(it, _)| it.local_addr().ok()),
+    });
+    let live = Arc::clone(&again.live);
+    let upstream = again.upstream.clone();
+    tokio::select! {
+        ended = serve_all(&config, live, listeners, admin, upstream, shutdown) => Ok(ended),
+        never = again.whenever(embedder.reloads) => match never {},
+    }
+}
+
+/// Reads what [`run`] would read, without connecting or listening, and returns every error that can be found this
+/// way.
+pub fn check(config: &Config) -> Vec<Error> {
+    let tls = [tls_to_clients(config).err(), tls_to_redis(config).err()];
+    let socket = config.unix_socket.as_ref();
+    let socket = socket.and_then(|socket| Listener::check_path(&socket.path).err());
+    let socket = socket.map(|source| unix_error(config, source));
+    tls.into_iter().chain([socket]).flatten().collect()
+}
+
+/// Serves clients on these listeners until `shutdown` completes and they are done, or until `drain` is over.
+/// Ignores the listeners that the configuration names.
+pub async fn serve(
+    config: &Config,
+    listeners: Vec<Listener>,
+    tls: Option<Arc<TlsClient>>,
+    shutdown: impl Future<Output = ()>,
+) -> Ended {
+    let live = Arc::new(LiveConfig::new(config));
+    serve_all(config, live, listeners, None, tls, shutdown).await
+}
+
+/// Serves clients as [`serve`] does, and the admin address for as long as any client is connected.
+async fn serve_all(
+    config: &Config,
+    live: Arc<LiveConfig>,
+    listeners: Vec<Listener>,
+    admin: Option<(std::net::TcpListener, Vec<String>)>,
+    tls: Option<Arc<TlsClient>>,
+    shutdown: impl Future<Output = ()>,
+) -> Ended {
+    let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
+    let shared = Arc::new(shared(config, live, tls, port));
+    let admin = admin.map(|(listener, hosts)| {
+        let (measured, counted) = (Arc::clone(&shared), Arc::clone(&shared));
+        let allowed = Arc::clone(&shared.live);
+        let upstream = shared.upstream.as_ref();
+        let subject = Subject {
+            gate: Arc::clone(&shared.gate),
+            families: Box::new(move || crate::server::metrics::families(&measured)),
+            clients: Box::new(move || counted.clients.load(Ordering::Relaxed)),
+            max_clients: Box::new(move || allowed.most_clients()),
+            upstream: upstream.map(|address| address.endpoint.to_string()),
+            started: shared.started,
+            hosts,
+        };
+        Admin::start(listener, subject)
+    });
+    let shutdown = async {
+        shutdown.await;
+        admin.iter().for_each(Admin::drain);
+    };
+    let ended = crate::server::serve(listeners, shared, shutdown).await;
+    if let Some(admin) = admin {
+        admin.end().await;
+    }
+    ended
+}
+
+/// Binds the admin address, where one is configured, and returns it with its host names.
+async fn listen_for_operators(
+    config: &Config,
+) -> Result<Option<(std::net::TcpListener, Vec<String>)>, Error> {
+    let Some(crate::config::Admin { listen, hosts }) = config.admin.clone() else {
+        return Ok(None);
+    };
+    // Bound by tokio, like every other listener; served on another thread, by a runtime of its own.
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.and_then(TcpListener::into_std);
+    let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (address, listener) = bound.map_err(|source| Error::Listen {
+        place: listen.to_string(),
+        key: "admin.listen",
+        wanted: "a free address of this machine, or off",
+        source,
+    })?;
+    info!("operators find lockgate at http://{address}");
+    if !crate::admin::is_private(address) {
+        warn!(
+            "the admin address {address} can be reached from other machines, and asks nobody for a password"
+        );
+    }
+    Ok(Some((listener, hosts)))
+}
+
+/// Returns TLS towards clients, with the configured files.
+fn tls_to_clients(config: &Config) -> Result<Option<Arc<TlsServer>>, Error> {
+    let Some(tls) = &config.tls else {
+        return Ok(None);
+    };
+    let server = TlsServer::new(&tls.files, tls.handshake_timeout);
+    let wrong = |source| Error::Tls {
+        section: "tls",
+        source,
+    };
+    server.map(|server| Some(Arc::new(server))).map_err(wrong)
+}
+
+/// Returns TLS towards Redis, with the configured files. None: the upstream does not use TLS.
+///
+/// # Errors
+/// A file cannot be used.
+pub fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
+    let (Some(tls), Upstream::Redis(RedisAddress { place, .. })) =
+        (&config.upstream_tls, &config.upstream)
+    else {
+        return Ok(None);
+    };
+    let name = match (&tls.server_name, place) {
+        (Some(name), _) => name,
+        (None, Place::Tcp { host, .. }) => host,
+        (None, Place::Unix(_)) => "",
+    };
+    let client = TlsClient::new(&tls.files, name);
+    let wrong = |source| Error::Tls {
+        section: "upstream",
+        source,
+    };
+    client.map(|client| Some(Arc::new(client))).map_err(wrong)
+}
+
+/// Opens every listener for clients.
+async fn listen(
+    config: &Config,
+    sockets: Sockets,
+    tls: Option<&Arc<TlsServer>>,
+) -> Result<Vec<Listener>, Error> {
+    let plain = config.listen.map(|address| ("listen", address, None));
+    let secure = config.tls.as_ref();
+    let secure = secure.map(|config| ("tls.listen", config.listen, tls.cloned()));
+    // A socket that was handed over replaces the configured listener of its kind.
+    let plain = plain.filter(|_| sockets.plain.is_empty());
+    let secure = secure.filter(|_| sockets.tls.is_empty());
+    let unix_socket = config.unix_socket.as_ref();
+    let unix_socket = unix_socket.filter(|_| sockets.unix.is_empty());
+    let mut listeners = Listener::handed_over(sockets, tls).map_err(Error::HandedOver)?;
+    // Plain addresses come after those with TLS: the banner suggests the last listener.
+    for (key, address, tls) in secure.into_iter().chain(plain) {
+        let listener = Listener::tcp(address, tls).await;
+        listeners.push(listener.map_err(|source| Error::Listen {
+            place: address.to_string(),
+            key,
+            wanted: "a free address of this machine",
+            source,
+        })?);
+    }
+    if let Some(socket) = unix_socket {
+        let listener = Listener::unix(socket.path.clone(), socket.mode);
+        listeners.push(listener.map_err(|source| unix_error(config, source))?);
+    }
+    Ok(listeners)
+}
+
+fn unix_error(config: &Config, source: io::Error) -> Error {
+    let path = config.unix_socket.as_ref().map(|socket| &socket.path);
+    Error::Listen {
+        place: path.map_or_else(String::new, |path| path.display().to_string()),
+        key: "unixsocket",
+        wanted: "the path of a socket, old or new, in a directory that may be written to",
+        source,
+    }
+}
+
+pub(crate) fn shared(
+    config: &Config,
+    live: Arc<LiveConfig>,
+    tls: Option<Arc<TlsClient>>,
+    port: u16,
+) -> Shared {
+    let users = Arc::new(Users::default());
+    let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream {
+        Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
+        Upstream::Redis(redis) => {
+            // One endpoint for locks and one for clients: neither can use up the other's lookups.
+            let endpoint = || Arc::new(Endpoint::new(redis.place.clone(), tls.clone()));
+            let settings = RedisSettings {
+                endpoint: endpoint(),
+                own: redis.own(),
+                connect_timeout: config.connect_timeout,
+                timeout: config.timeout,
+                ping: config.ping,
+                grace: (config.write_back != WriteBack::Off).then_some(config.grace),
+                key_prefix: config.key_prefix.clone(),
+                connections: config.limits.shared_connections,
+                idle: config.idle,
+            };
+            let store = RedisStore::new(settings, Arc::clone(&users));
+            let address = Connector::new(endpoint(), config.connect_timeout);
+            (Arc::new(store), Some(Arc::new(address)))
+        }
+    };
+    Shared {
+        gate: Gate::new(
+            store,
+            config.lock_settings(),
+            config.limits.clone(),
+            LockMetrics::new(config.poll_interval_micros()),
+        ),
+        users,
+        upstream,
+        timeout: config.timeout,
+        guard: guard(config, &live),
+        live,
+        protected_mode: config.protected_mode,
+        bounds: Bounds {
+            key_bytes: config.limits.key_bytes,
+            token_bytes: config.limits.token_bytes,
+            command_bytes: config.limits.lock_command_bytes,
+            min_lease_ms: config.leases.min_ms,
+            max_lease_ms: config.leases.max_ms,
+        },
+        default_lease_ms: config.leases.default_ms,
+        min_session_lease_ms: config.leases.min_session_ms,
+        tcp_keepalive: config.tcp_keepalive,
+        idle_timeout: config.idle_timeout,
+        limits: config.limits.clone(),
+        port,
+        started: crate::clock::now(),
+        started_at: SystemTime::now(),
+        run_id: run_id(),
+        clients: AtomicUsize::new(0),
+        budget: Arc::new(Budget::new(config.limits.kept_reply_bytes)),
+        relays: Arc::default(),
+        admission_queue: Arc::default(),
+        warnings: crate::session::Warnings::default(),
+    }
+}
+
+/// Returns the guard that asks clients for this instance's password, where it has one.
+fn guard(config: &Config, live: &LiveConfig) -> Option<Guard> {
+    let password = live.password()?.clone();
+    Some(match &config.upstream {
+        Upstream::Embedded => Guard::without_redis(password),
+        Upstream::Redis(redis) => Guard::before_redis(password, redis.own().as_ref()),
+    })
+}
+
+/// Returns forty hexadecimal digits, new with each start, as Redis does.
+fn run_id() -> String {
+    let (one, other) = (uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+    let mut id = format!("{one}{other}");
+    id.truncate(40);
+    id
+}

@@ -1,0 +1,427 @@
+//! Admits the client of a lock command as a user. Before a connection's first lock command, and after each
+//! `AUTH`, `HELLO … AUTH` and `RESET`, the store verifies the credentials that the client gave, unless a
+//! recent verification of the same credentials still counts. Of a client that gave none, it checks whether
+//! Redis serves it. Redis's reply on the client's own connection is not enough: it shows only that the client
+//! claims to be a user.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+
+use super::{Session, Turn, answer};
+use crate::{
+    auth::identity::{Credentials, User},
+    clock,
+    command::{Command, parse},
+    limits::LOCK_COMMAND_ARGUMENTS,
+    lock::{Refusal, Time},
+    relay::state::Identity,
+    resp::arguments,
+    session::admission_queue::Ticket,
+    store::{Admission, Later},
+};
+
+/// The user on whose behalf lock commands run.
+pub(super) struct Admitted {
+    /// BoundLeases until another user is admitted or the connection ends: the connection refers to it by its number.
+    #[expect(dead_code, reason = "it is held, not used")]
+    user: Arc<User>,
+    /// The number of identity changes up to the admission.
+    changes: u64,
+}
+
+/// A lock command whose client the store has to admit first.
+pub(super) struct AuthPending {
+    frame: Bytes,
+    /// The credentials that the client gave.
+    claim: Option<Credentials>,
+    admission: Later<Admission>,
+    /// Its place among the clients with the same claim. The first of them is admitted first.
+    ticket: Option<Ticket>,
+    /// The user as which the store admits the client.
+    user: Option<Arc<User>>,
+    came_at: Time,
+    /// Set for a `LOCK` that may wait, with its time limit, if any.
+    waits: Option<Option<Duration>>,
+}
+
+impl AuthPending {
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waits.is_some()
+    }
+}
+
+impl Session {
+    /// Returns whether the client is admitted with its current identity.
+    pub(super) fn is_admitted(&self) -> bool {
+        let now = self.backend.identity().ok();
+        let admitted = self.admitted.as_ref();
+        now.is_some_and(|(_, changes)| admitted.is_some_and(|it| it.changes == changes))
+    }
+
+    /// Starts a lock command, which runs as soon as its client is admitted.
+    pub(super) fn admit(&mut self, frame: Bytes) {
+        let client_info = self.backend.client_info();
+        if !self.who.label.says(client_info) {
+            self.who.label = Arc::new(self.who.label.saying(client_info));
+        }
+        if self.is_admitted() {
+            return self.run_or_refuse(&frame);
+        }
+        let claim = match self.backend.identity() {
+            Err(text) => {
+                self.refuse(text);
+                return;
+            }
+            Ok((Identity::Known(credentials), _)) => Some(credentials.clone()),
+            Ok(_) => None,
+        };
+        let known = match &claim {
+            // Every client shares the memory of this process.
+            _ if self.shared.upstream.is_none() => Some(self.shared.users.anonymous()),
+            Some(credentials) => self.shared.users.user_of(credentials, clock::now()),
+            None => None,
+        };
+        if let Some(user) = known
+            && self.shared.admission_queue.is_free(&claim)
+        {
+            self.admit_as(user);
+            return self.run_or_refuse(&frame);
+        }
+        let waits = self.waits(&frame);
+        let patience = waits.unwrap_or(Some(self.shared.timeout));
+        self.turn = Turn::AuthPending(AuthPending {
+            frame,
+            admission: self.shared.gate.admits(claim.clone(), patience),
+            claim,
+            ticket: None,
+            user: None,
+            came_at: clock::now(),
+            waits,
+        });
+    }
+
+    pub(super) fn await_admission(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut auth_pending: AuthPending,
+    ) -> bool {
+        if !self.may_answer() {
+            // The clients behind it in the line do not wait for the rest of Redis's message.
+            auth_pending.ticket = None;
+            return self.stay(Turn::AuthPending(auth_pending));
+        }
+        let ticket = auth_pending.ticket.take();
+        let ticket =
+            ticket.unwrap_or_else(|| self.shared.admission_queue.ticket(&auth_pending.claim));
+        let user = match auth_pending.user.take() {
+            Some(user) => user,
+            None => match auth_pending.admission.as_mut().poll(cx) {
+                Poll::Ready(Admission::Welcome(user)) => user,
+                Poll::Ready(Admission::Refused(text)) => {
+                    return self.turn_away(&auth_pending, Some(text));
+                }
+                Poll::Ready(Admission::Unanswered(text)) => {
+                    return self.turn_away(&auth_pending, text);
+                }
+                Poll::Pending => {
+                    auth_pending.ticket = Some(ticket);
+                    return self.stay(Turn::AuthPending(auth_pending));
+                }
+            },
+        };
+        if ticket.poll_turn(cx).is_pending() {
+            (auth_pending.ticket, auth_pending.user) = (Some(ticket), Some(user));
+            return self.stay(Turn::AuthPending(auth_pending));
+        }
+        self.admit_as(user);
+        self.came_at = Some(auth_pending.came_at);
+        self.run_or_refuse(&auth_pending.frame);
+        self.came_at = None;
+        true
+    }
+
+    /// Answers a client that was not admitted; `text` is the reason, where known.
+    fn turn_away(&mut self, auth_pending: &AuthPending, text: Option<Bytes>) -> bool {
+        let trouble = || self.shared.gate.trouble(self.backend.database());
+        match text.or_else(trouble).map(Refusal::Store) {
+            None if auth_pending.is_waiting() => self.write_answer(answer::nil),
+            refusal => {
+                let refusal = refusal.unwrap_or(Refusal::Upstream);
+                self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
+            }
+        }
+    }
+
+    fn admit_as(&mut self, user: Arc<User>) {
+        self.who.user = user.id();
+        let changes = self.backend.identity().map_or(0, |(_, changes)| changes);
+        self.admitted = Some(Admitted { user, changes });
+    }
+
+    fn refuse(&mut self, text: &str) -> bool {
+        self.write_answer(|out, protocol| answer::error(out, protocol, text))
+    }
+
+    fn run_or_refuse(&mut self, frame: &Bytes) {
+        if let Err(text) = self.run(frame) {
+            self.refuse(&text);
+        }
+    }
+
+    /// Returns whether the command is a `LOCK` that may wait, and for how long.
+    fn waits(&self, frame: &Bytes) -> Option<Option<Duration>> {
+        let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).ok()?;
+        match parse(&arguments, &self.shared.bounds).ok()? {
+            Command::Lock {
+                try_only: false,
+                wait_ms,
+                ..
+            } => Some(wait_ms.map(Duration::from_millis)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, path::Path, time::Instant};
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{UnixListener, UnixStream},
+        sync::{
+            mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+            oneshot, watch,
+        },
+        task::{JoinHandle, yield_now},
+        time::{sleep, timeout},
+    };
+
+    use super::*;
+    use crate::{
+        config::{Config, live::LiveConfig},
+        gate::Gate,
+        lock::{StoreReply, StoreRequest, UserId},
+        relay::connector::Connector,
+        session::Shared,
+        store::{Listener, LockName, LockStatus, Store, embedded::EmbeddedStore},
+        telemetry::metrics::locks::LockMetrics,
+        transport::{
+            endpoint::{self, Endpoint},
+            stream::Stream,
+        },
+    };
+
+    /// A generous limit for what happens at once.
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// A store in this process whose admissions the test decides.
+    struct ProbedStore {
+        locks: EmbeddedStore,
+        /// Requests about locks get no reply.
+        is_mute: bool,
+        knocks: UnboundedSender<oneshot::Sender<Admission>>,
+    }
+
+    impl Store for ProbedStore {
+        fn listen(&self, listener: Arc<dyn Listener>) {
+            self.locks.listen(listener);
+        }
+
+        fn ask(
+            &self,
+            name: &LockName,
+            store_request: &StoreRequest,
+            within: Duration,
+        ) -> Later<StoreReply> {
+            match self.is_mute {
+                true => Box::pin(pending()),
+                false => self.locks.ask(name, store_request, within),
+            }
+        }
+
+        fn status(&self, name: &LockName, user: UserId) -> Later<Result<LockStatus, Bytes>> {
+            self.locks.status(name, user)
+        }
+
+        fn admits(&self, _: Option<Credentials>, _: Option<Duration>) -> Later<Admission> {
+            let (asker, told) = oneshot::channel();
+            self.knocks.send(asker).unwrap();
+            Box::pin(async { told.await.unwrap() })
+        }
+    }
+
+    /// An instance whose store has to admit clients, with the store's pending admissions.
+    struct Place {
+        shared: Arc<Shared>,
+        asked: UnboundedReceiver<oneshot::Sender<Admission>>,
+        draining: watch::Sender<bool>,
+    }
+
+    impl Place {
+        /// Creates an instance whose ordinary commands go to this socket.
+        fn before(upstream: &Path) -> Self {
+            Self::which(upstream, false)
+        }
+
+        fn which(upstream: &Path, is_mute: bool) -> Self {
+            let (knocks, asked) = unbounded_channel();
+            let config = Config::default();
+            let store = Arc::new(ProbedStore {
+                locks: EmbeddedStore::new(),
+                is_mute,
+                knocks,
+            });
+            let limits = config.limits.clone();
+            let metrics = LockMetrics::new(config.poll_interval_micros());
+            let upstream = Endpoint::new(endpoint::Place::Unix(upstream.to_owned()), None);
+            let shared = Shared {
+                gate: Gate::new(store, config.lock_settings(), limits, metrics),
+                upstream: Some(Arc::new(Connector::new(Arc::new(upstream), SOON))),
+                ..crate::run::shared(&config, Arc::new(LiveConfig::new(&config)), None, 0)
+            };
+            Self {
+                shared: Arc::new(shared),
+                asked,
+                draining: watch::channel(false).0,
+            }
+        }
+
+        fn connect(&self) -> (UnixStream, JoinHandle<()>) {
+            let (client, served) = UnixStream::pair().unwrap();
+            let (shared, drain) = (Arc::clone(&self.shared), self.draining.subscribe());
+            let served = Stream::Unix(served);
+            let session = crate::session::serve(shared, served, "somewhere".into(), 1, drain);
+            (client, tokio::spawn(session))
+        }
+
+        fn welcome(&self) -> Admission {
+            Admission::Welcome(self.shared.users.anonymous())
+        }
+
+        /// Sends a `LOCK k` of this client. Returns the sender of the store's reply.
+        async fn lock(
+            &mut self,
+            client: &mut UnixStream,
+            token: usize,
+        ) -> oneshot::Sender<Admission> {
+            self.asks(client, &format!("LOCK k TOKEN {token}")).await
+        }
+
+        async fn asks(
+            &mut self,
+            client: &mut UnixStream,
+            command: &str,
+        ) -> oneshot::Sender<Admission> {
+            writes(client, &format!("{command}\r\n")).await;
+            timeout(SOON, self.asked.recv()).await.unwrap().unwrap()
+        }
+    }
+
+    async fn writes(stream: &mut UnixStream, bytes: &str) {
+        stream.write_all(bytes.as_bytes()).await.unwrap();
+    }
+
+    /// Lets all tasks run until they wait.
+    async fn let_run() {
+        for _ in 0..20 {
+            yield_now().await;
+        }
+    }
+
+    async fn reads(client: &mut UnixStream, expected: &str) {
+        let mut reply = vec![0; expected.len()];
+        let read = timeout(SOON, client.read_exact(&mut reply)).await;
+        read.unwrap_or_else(|_| panic!("it never reads {expected:?}"))
+            .unwrap();
+        assert_eq!(String::from_utf8(reply).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn those_who_are_asked_about_go_in_in_the_order_in_which_they_came() {
+        const CLIENTS: usize = 5;
+        const ENDS: usize = 2;
+        let mut place = Place::before("/nowhere".as_ref());
+        let (mut clients, mut told, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..CLIENTS {
+            let (mut client, session) = place.connect();
+            told.push(place.lock(&mut client, number).await);
+            clients.push(client);
+            sessions.push(session);
+        }
+        // A session that ends keeps no other client out.
+        sessions[ENDS].abort();
+        assert!((&mut sessions[ENDS]).await.unwrap_err().is_cancelled());
+        // The order in which the tasks wake must not matter: here the last client's task runs first.
+        for (number, asker) in told.into_iter().enumerate().rev() {
+            assert_eq!(asker.send(place.welcome()).is_err(), number == ENDS);
+            let_run().await;
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            if number != ENDS {
+                reads(client, &format!("$1\r\n{number}\r\n")).await;
+                writes(client, &format!("UNLOCK k {number}\r\n")).await;
+                reads(client, ":1\r\n").await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_does_not_wait_takes_no_longer_for_having_been_asked_about() {
+        const AT_THE_DOOR: Duration = Duration::from_millis(1_800);
+        let mut place = Place::which("/nowhere".as_ref(), true);
+        let within = place.shared.timeout;
+        assert!(AT_THE_DOOR < within);
+        let start = Instant::now();
+        let (mut clients, mut told) = (Vec::new(), Vec::new());
+        for command in ["TRYLOCK a", "UNLOCK b 1", "RELOCK c 1"] {
+            let (mut client, session) = place.connect();
+            told.push(place.asks(&mut client, command).await);
+            clients.push((client, session));
+        }
+        sleep(AT_THE_DOOR).await;
+        for asker in told {
+            assert!(asker.send(place.welcome()).is_ok());
+        }
+        for (client, _) in &mut clients {
+            reads(client, "-UPSTREAM ").await;
+        }
+        let took = start.elapsed();
+        assert!(took > AT_THE_DOOR, "{took:?}");
+        assert!(took < within + AT_THE_DOOR / 2, "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn who_is_being_told_something_keeps_nobody_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("redis");
+        let redis = UnixListener::bind(&path).unwrap();
+        let mut place = Place::before(&path);
+        let (mut first, _session) = place.connect();
+        writes(&mut first, "HELLO 3\r\n").await;
+        let (mut redis, _) = timeout(SOON, redis.accept()).await.unwrap().unwrap();
+        reads(&mut redis, "HELLO 3\r\n").await;
+        let hello = "%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n";
+        writes(&mut redis, hello).await;
+        reads(&mut first, hello).await;
+        let first_told = place.lock(&mut first, 1).await;
+        let (mut second, _session) = place.connect();
+        let second_told = place.lock(&mut second, 2).await;
+        // Redis sends a part of a message only.
+        let half = ">2\r\n$10\r\ninvalidate\r\n";
+        writes(&mut redis, half).await;
+        reads(&mut first, half).await;
+        assert!(first_told.send(place.welcome()).is_ok());
+        let_run().await;
+        assert!(second_told.send(place.welcome()).is_ok());
+        reads(&mut second, "$1\r\n2\r\n").await;
+        writes(&mut second, "UNLOCK k 2\r\n").await;
+        writes(&mut redis, "_\r\n").await;
+        reads(&mut first, "_\r\n$1\r\n1\r\n").await;
+    }
+}

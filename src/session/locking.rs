@@ -1,0 +1,350 @@
+//! Lock commands. One starts when everything before it is answered, goes to the gate, and ends with its reply
+//! or with the client.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Frame, Running, Session, Turn, Waiting, answer};
+use crate::{
+    clock,
+    command::{Command, CommandError, parse},
+    error::{self, SHUTDOWN},
+    gate::{Answer, LockOptions, Pending},
+    limits::{LOCK_COMMAND_ARGUMENTS, LOOKED_AT_ONCE},
+    lock::{Refusal, Time, Token},
+    resp::{Protocol, arguments},
+    session::lookahead::Lookahead,
+    store::LockName,
+    telemetry::metrics::locks::Request,
+};
+
+impl Session {
+    /// Starts a lock command, one that may make this a plain pipe, or one for the guard.
+    pub(super) fn begin(&mut self, frame: Bytes) {
+        if self.is_for_the_guard() {
+            return self.enter(frame);
+        }
+        if self.backend.may_become_pipe(&self.scanner) {
+            self.backend.reply_mode_on();
+            self.turn = Turn::Settling;
+            return self.give_to_redis(frame);
+        }
+        if self.backend.takes_lock_commands() {
+            // In a transaction and in subscribed mode Redis replies, as to an unknown command.
+            return self.give_to_redis(frame);
+        }
+        self.hides_reply = self.backend.hides_reply();
+        self.admit(frame);
+    }
+
+    fn give_to_redis(&mut self, frame: Bytes) {
+        let count = frame.len();
+        self.backend.pass_on(&mut BytesMut::from(frame), count);
+        self.sent();
+    }
+
+    /// Runs a lock command of an admitted client.
+    pub(super) fn run(&mut self, frame: &Bytes) -> Result<(), String> {
+        let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).map_err(|_| {
+            self.shared.counters().refused_lock_commands.count();
+            "ERR syntax error".to_owned()
+        })?;
+        let command = parse(&arguments, &self.shared.bounds).map_err(|error| {
+            self.count(error);
+            error.to_string()
+        })?;
+        if let Command::Lock { key, .. } = &command {
+            if self.draining {
+                return Err(SHUTDOWN.to_owned());
+            }
+            if self.shared.gate.is_reserved(&self.name(key.clone())) {
+                return Err(error::RESERVED.to_owned());
+            }
+            self.check_session(&command)?;
+        }
+        self.turn = match command {
+            Command::Lock { .. } => self.lock(command),
+            Command::Unlock { .. } | Command::Relock { .. } => match self.start(&command) {
+                Some(pending) => Turn::Running(Running {
+                    pending,
+                    waiting: None,
+                }),
+                None => {
+                    let metrics = self.shared.gate.metrics();
+                    metrics.answered_at_once(match command {
+                        Command::Unlock { .. } => Request::Unlock,
+                        _ => Request::Relock,
+                    });
+                    Turn::Answered(Answer::NotHeld)
+                }
+            },
+            Command::LockInfo { key } => {
+                let name = self.name(key);
+                let gate = Arc::clone(&self.shared.gate);
+                Turn::Looking(Box::pin(gate.info(self.who.clone(), name)))
+            }
+            Command::Locks { pattern, count } => {
+                let database = self.backend.database();
+                let may = self.shared.gate.may_list(database, &self.who);
+                Turn::Listing(may, pattern, count)
+            }
+        };
+        Ok(())
+    }
+
+    /// Checks whether the client may bind this lease to its connection.
+    fn check_session(&self, command: &Command) -> Result<(), String> {
+        let Command::Lock {
+            key,
+            token,
+            lease_ms,
+            session: true,
+            ..
+        } = command
+        else {
+            return Ok(());
+        };
+        let (shared, counters) = (&self.shared, self.shared.counters());
+        let least_ms = shared.min_session_lease_ms;
+        if lease_ms.is_some_and(|lease_ms| lease_ms < least_ms) {
+            counters.refused_leases.count();
+            return Err(error::short_session(least_ms));
+        }
+        let bound = self.bound_leases.with_early(self.delivering.sessions());
+        let is_full = bound >= shared.limits.session_locks;
+        if is_full
+            && !self
+                .bound_leases
+                .has(&self.name(key.clone()), token.as_ref())
+        {
+            counters.refused_sessions.count();
+            return Err(error::TOO_MANY_SESSIONS.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Answers `LOCKS` once the client's permission is known.
+    pub(super) fn list(
+        &mut self,
+        may: Result<(), Bytes>,
+        pattern: Option<Bytes>,
+        count: Option<usize>,
+    ) -> bool {
+        if let Err(error) = may {
+            let refusal = Refusal::Store(error);
+            return self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal));
+        }
+        self.yields = true;
+        let names = self.shared.locks(self.backend.database(), pattern, count);
+        self.write_answer(|out, protocol| answer::locks(out, protocol, &names))
+    }
+
+    fn count(&self, error: CommandError) {
+        let counters = self.shared.counters();
+        match error {
+            CommandError::KeyTooLong { .. } => counters.refused_keys.count(),
+            CommandError::TokenSize { .. } => counters.refused_tokens.count(),
+            CommandError::InvalidExpire(_) => counters.refused_leases.count(),
+            _ => {}
+        }
+    }
+
+    fn lock(&mut self, command: Command) -> Turn {
+        let Command::Lock {
+            key,
+            token,
+            lease_ms,
+            wait_ms,
+            try_only,
+            fence,
+            session,
+        } = command
+        else {
+            return Turn::Open;
+        };
+        let least_ms = match session {
+            true => self.shared.min_session_lease_ms,
+            false => 0,
+        };
+        let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms.max(least_ms));
+        let wish = LockOptions {
+            asked_at: self.asked_at(),
+            token: token.clone(),
+            lease_ms,
+            wait_ms,
+            try_only,
+            fence,
+            session: session.then(|| self.bound_leases.mailbox()),
+        };
+        let pending = self
+            .shared
+            .gate
+            .lock(&self.who, self.name(key.clone()), &wish);
+        let waiting = (!try_only).then_some(Waiting {
+            key,
+            token,
+            looked: false,
+            stopped: false,
+        });
+        Turn::Running(Running { pending, waiting })
+    }
+
+    /// Starts an `UNLOCK` or `RELOCK`. `None`: its token is no valid one and holds nothing; or the client is
+    /// not admitted, which goes unreported only if the client is gone.
+    fn start(&self, command: &Command) -> Option<Pending> {
+        if !self.is_admitted() {
+            return None;
+        }
+        let gate = &self.shared.gate;
+        match command {
+            Command::Unlock { key, token } if self.may_hold(key, token) => {
+                let name = self.name(key.clone());
+                Some(gate.unlock(&self.who, name, token.clone(), self.asked_at()))
+            }
+            Command::Relock {
+                key,
+                token,
+                lease_ms,
+            } if self.may_hold(key, token) => {
+                let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
+                let (name, token) = (self.name(key.clone()), token.clone());
+                Some(gate.relock(&self.who, name, token, lease_ms, self.asked_at()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns when the client requested the command that starts now.
+    fn asked_at(&self) -> Time {
+        self.came_at.unwrap_or_else(clock::now)
+    }
+
+    /// Returns whether a lock of that name can have been granted to the token.
+    fn may_hold(&self, key: &Bytes, token: &Token) -> bool {
+        (1..=self.shared.bounds.token_bytes).contains(&token.as_bytes().len())
+            && !self.shared.gate.is_reserved(&self.name(key.clone()))
+    }
+
+    fn name(&self, key: Bytes) -> LockName {
+        LockName {
+            database: self.backend.database(),
+            key,
+        }
+    }
+
+    pub(super) fn await_gate(&mut self, cx: &mut Context<'_>, mut running: Running) -> bool {
+        if let Poll::Ready(answer) = Pin::new(&mut running.pending).poll(cx) {
+            let waited = running.waiting.is_some();
+            if self.client.ended && waited && !matches!(answer, Answer::Granted(_)) {
+                self.abandon();
+            } else {
+                self.turn = Turn::Answered(answer);
+            }
+            return true;
+        }
+        let mut moved = false;
+        if let Some(waiting) = &mut running.waiting {
+            // Other sessions run between two scans.
+            let some = self.lookahead.len() + LOOKED_AT_ONCE;
+            moved = self.lookahead.status(
+                &self.client.inbox,
+                &self.shared.bounds,
+                some.min(self.shared.limits.pipelined_commands),
+            );
+            self.yields |= moved;
+            if moved || !waiting.looked {
+                let anew = !std::mem::replace(&mut waiting.looked, true);
+                let mut lookahead = std::mem::take(&mut self.lookahead);
+                lookahead.overtake(
+                    &waiting.key,
+                    waiting.token.as_ref(),
+                    anew,
+                    |command| self.start(command),
+                    |token| running.pending.unlock_behind(token.clone()),
+                );
+                self.lookahead = lookahead;
+            }
+            if self.client.ended && !waiting.stopped {
+                waiting.stopped = true;
+                running.pending.stop_waiting();
+                moved = true;
+            }
+        }
+        self.turn = Turn::Running(running);
+        // If the answer has arrived meanwhile, the next turn takes it; if not, nothing is done twice.
+        moved
+    }
+
+    /// Writes the answer to a lock command, but never inside a reply or message of Redis. A grant waits until
+    /// its client has taken everything before it; otherwise its lease might expire meanwhile. It does not
+    /// wait if more commands stand behind it: the client may read nothing before it has sent them all.
+    pub(super) fn answer(&mut self, answer: Answer) -> bool {
+        let busy = !self.client.is_written() && self.client.inbox.is_empty();
+        let is_grant = matches!(answer, Answer::Granted(_));
+        if !self.may_answer() || (is_grant && busy && !self.mute) {
+            return self.stay(Turn::Answered(answer));
+        }
+        match answer {
+            Answer::Granted(grant) if grant.is_over() => {
+                self.shared.counters().refused(&Refusal::Expired);
+                self.write_answer(|out, protocol| answer::refusal(out, protocol, &Refusal::Expired))
+            }
+            Answer::Granted(grant) => {
+                self.write_answer(|out, protocol| answer::granted(out, protocol, &grant));
+                // From here on the lease may expire while the reply is on its way, as with Redis itself. A
+                // client that lockgate stopped reading for a shutdown is still present.
+                if self.left {
+                    self.late.push(grant);
+                } else {
+                    self.delivering.push(self.client.end(), grant);
+                }
+                true
+            }
+            Answer::Nil => self.write_answer(answer::nil),
+            Answer::Done => self.write_answer(|out, protocol| answer::number(out, protocol, 1)),
+            Answer::NotHeld => self.write_answer(|out, protocol| answer::number(out, protocol, 0)),
+            Answer::Refused(refusal) => {
+                self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
+            }
+        }
+    }
+
+    /// Writes the reply to the running lock command, unless the client suppresses it.
+    pub(super) fn write_answer(&mut self, write: impl FnOnce(&mut BytesMut, Protocol)) -> bool {
+        let protocol = self.backend.protocol();
+        if std::mem::take(&mut self.hides_reply) {
+            write(&mut BytesMut::new(), protocol);
+        } else {
+            write(&mut self.client.outbox, protocol);
+        }
+        true
+    }
+
+    /// Drops the commands of a client that left a waiting `LOCK` or cannot be served any longer. Every
+    /// `UNLOCK` among them runs if its meaning is known.
+    pub(super) fn abandon(&mut self) {
+        let turn = std::mem::replace(&mut self.turn, Turn::Open);
+        let lookahead = std::mem::take(&mut self.lookahead);
+        let rest = std::mem::take(&mut self.client.inbox).freeze();
+        self.client.ended = true;
+        (self.scanned, self.passing) = (0, 0);
+        if !self.backend.changes_nothing() {
+            self.frame = Frame::Unnamed;
+            return;
+        }
+        let run = |command: &Command| drop(self.start(command));
+        if let Turn::Next(frame) = &turn {
+            Lookahead::default().each_unlock(frame, &self.shared.bounds, run);
+        }
+        // Inside an ordinary command the start of the next frame is unknown.
+        if self.frame != Frame::Ordinary {
+            lookahead.each_unlock(&rest, &self.shared.bounds, run);
+        }
+        self.frame = Frame::Unnamed;
+    }
+}

@@ -1,0 +1,487 @@
+//! The client's commands: ordinary ones pass to Redis, a lock command takes the next turn.
+//!
+//! Most bytes are ordinary commands with nothing before them. They are scanned in the read buffer and
+//! forwarded from there. Everything else waits in the inbox: the commands behind a lock command, bytes that
+//! begin with a lock command, and frames too incomplete to classify.
+
+use std::task::Context;
+
+use bytes::{Bytes, BytesMut};
+use tracing::warn;
+
+use super::{Frame, Running, Session, Turn};
+use crate::{
+    command::{Verb, is_cross_protocol},
+    error::NOAUTH,
+    limits::LOCK_COMMAND_BYTES,
+    relay::{
+        is_login,
+        rewrite::{self, Amendment},
+        state::{State, Uncountable, is_naming, is_plain, is_plain_in_any_case},
+    },
+    resp::{RequestScanner, Step, arguments, plain_request},
+};
+
+impl Session {
+    /// The path of most bytes: forwards ordinary commands that were just read, with nothing kept before them,
+    /// to Redis without the inbox. Returns how many bytes passed.
+    pub(super) fn pass_through(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> usize {
+        let is_next = matches!(self.turn, Turn::Open) && self.client.inbox.is_empty();
+        let named = matches!(self.frame, Frame::Unnamed | Frame::Ordinary);
+        if !is_next || !named || self.backend.is_plain_pipe() || self.is_unauthenticated() {
+            return 0;
+        }
+        if self.backend.pipe().is_none() {
+            return 0;
+        }
+        let (mut read, mut passing, mut doubt) = (0, 0, None::<String>);
+        while read < bytes.len() && self.has_room(passing) {
+            if self.frame == Frame::Unnamed && self.scanner.between_frames() {
+                let plain = self.count_plain(&bytes[read..], passing);
+                if plain > 0 {
+                    read += plain;
+                    passing = read;
+                    continue;
+                }
+            }
+            let (count, step) = self.scanner.scan(&bytes[read..]);
+            read += count;
+            match step {
+                Ok(Step::More) => {}
+                Ok(Step::Named) if self.frame == Frame::Ordinary => {}
+                Ok(Step::Named) if self.is_ordinary() => {
+                    self.frame = Frame::Ordinary;
+                }
+                Ok(Step::End) if self.frame == Frame::Ordinary => {
+                    self.frame = Frame::Unnamed;
+                    passing = read;
+                    doubt = self.count_ordinary().err();
+                    if doubt.is_some() || self.backend.is_plain_pipe() || self.quits() {
+                        break;
+                    }
+                }
+                // Redis already has the front of this frame.
+                Err(error) if self.frame == Frame::Ordinary => {
+                    self.shared.counters().protocol_errors.count();
+                    doubt = Some(format!("ERR {error}"));
+                    break;
+                }
+                _ => break,
+            }
+            if self.frame == Frame::Ordinary {
+                passing = read;
+            }
+        }
+        if passing < read {
+            // The inbox is scanned from the start of this frame.
+            self.scanner = RequestScanner::new();
+        }
+        if let Some(pipe) = self.backend.pipe() {
+            pipe.send(cx, &bytes[..passing]);
+        }
+        if let Some(text) = doubt {
+            self.fail(text);
+            return bytes.len();
+        }
+        match self.quits() {
+            true => bytes.len(),
+            false => passing,
+        }
+    }
+
+    /// Returns whether the client has sent `QUIT`.
+    fn quits(&self) -> bool {
+        matches!(self.turn, Turn::Quitting)
+    }
+
+    /// Counts the whole commands at the front that need no further inspection: nearly all. Returns their
+    /// bytes; `passing` bytes are on their way already.
+    fn count_plain(&mut self, bytes: &[u8], passing: usize) -> usize {
+        if !self.lookahead.is_empty() {
+            return 0;
+        }
+        let under_way = self.backend.backlog() + passing;
+        let most_bytes = self.shared.limits.relay_bytes.saturating_sub(under_way);
+        let (mut count, mut end) = (0, 0);
+        while end < most_bytes
+            && let Some((frame, name)) = plain_request(&bytes[end..])
+            && is_plain_in_any_case(name)
+        {
+            end += frame;
+            count += 1;
+        }
+        if count > 0 {
+            self.backend.sent_plain(count);
+        }
+        end
+    }
+
+    /// Scans the inbox: ordinary commands pass, a lock command takes the next turn.
+    pub(super) fn dispatch(&mut self) -> bool {
+        let before = self.client.inbox.len() - self.scanned;
+        while matches!(self.turn, Turn::Open)
+            && self.scanned < self.client.inbox.len()
+            && self.has_room(self.passing)
+            && (self.backend.streams() || self.keeps_more())
+        {
+            if self.backend.is_plain_pipe() {
+                if self.shared.guard.is_some() {
+                    return self.drop_unguarded();
+                }
+                self.scanned = self.client.inbox.len();
+                self.passing = self.scanned;
+                break;
+            }
+            if self.scanner.between_frames() && self.is_unauthenticated() {
+                self.scanner.begin_strangers();
+            }
+            let (count, step) = self.scanner.scan(&self.client.inbox[self.scanned..]);
+            self.scanned += count;
+            match step {
+                Ok(step) => self.step(step),
+                Err(error) => {
+                    self.shared.counters().protocol_errors.count();
+                    self.fail(format!("ERR {error}"));
+                }
+            }
+        }
+        self.pass_on();
+        self.client.inbox.len() - self.scanned < before
+    }
+
+    /// Returns whether more may go to Redis, beside `passing` bytes on their way.
+    fn has_room(&self, passing: usize) -> bool {
+        self.backend.backlog() + passing < self.shared.limits.relay_bytes && self.backend.has_room()
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::More => {}
+            Step::Named if self.frame != Frame::Unnamed => {}
+            Step::Named => {
+                let name = self.scanner.name();
+                if is_cross_protocol(name) {
+                    return self.drop_client();
+                }
+                self.frame = if self.is_for_the_guard() {
+                    Frame::Login
+                } else if self.is_unauthenticated() {
+                    Frame::Unauthenticated
+                } else if Verb::of(name).is_some() {
+                    Frame::Lock
+                } else if self.backend.keeps(name) {
+                    Frame::Kept
+                } else {
+                    Frame::Ordinary
+                };
+            }
+            Step::Blank => return self.blank(),
+            Step::End => {
+                let frame = std::mem::replace(&mut self.frame, Frame::Unnamed);
+                let is_long = self.frame_bytes() > self.most_bytes(frame);
+                return match frame {
+                    Frame::Excess => self.excess(),
+                    Frame::Login if is_long => self.excess(),
+                    Frame::Login => self.for_the_guard(),
+                    Frame::Unauthenticated => self.unauthenticated_command(),
+                    Frame::Unnamed if self.is_unauthenticated() => self.unauthenticated_command(),
+                    Frame::Lock if is_long => self.excess(),
+                    Frame::Lock => self.lock_command(),
+                    Frame::Kept => self.kept_command(),
+                    Frame::Unnamed | Frame::Ordinary if is_long && !self.backend.streams() => {
+                        self.excess();
+                    }
+                    Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
+                };
+            }
+        }
+        let is_long = self.scanned - self.passing > self.most_bytes(self.frame);
+        match self.frame {
+            Frame::Unnamed if is_long && self.is_unauthenticated() => {
+                self.frame = Frame::Unauthenticated
+            }
+            // No part of a line passes before its end, where its name is known.
+            Frame::Unnamed | Frame::Kept if self.scanner.is_inline() => {}
+            // No lock command has a name of this length. But a guard lets no unknown command pass.
+            Frame::Unnamed if is_long && self.shared.guard.is_some() => self.frame = Frame::Excess,
+            Frame::Kept if is_long && self.must_be_whole() => self.frame = Frame::Excess,
+            // A COMMAND of this length gets no amendment.
+            Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
+            Frame::Ordinary if self.backend.streams() => self.passing = self.scanned,
+            Frame::Ordinary | Frame::Lock | Frame::Login if is_long => self.frame = Frame::Excess,
+            Frame::Excess | Frame::Unauthenticated => drop(self.take_frame()),
+            _ => {}
+        }
+    }
+
+    fn excess(&mut self) {
+        self.take_frame();
+        self.lookahead.turn(self.frame_bytes());
+        // The scanner has read what matters, though the frame was not kept.
+        if let Some(reply_mode_substitute) = self.backend.reply_mode_substitute(&self.scanner) {
+            self.backend.pass_on_own(reply_mode_substitute);
+            return self.sent();
+        }
+        let text = if self.is_for_the_guard() {
+            format!("ERR AUTH or HELLO has {LOCK_COMMAND_BYTES} bytes at most")
+        } else if Verb::of(self.scanner.name()).is_some() {
+            self.shared.counters().refused_lock_commands.count();
+            let most = self.shared.bounds.command_bytes;
+            format!("ERR a lock command has {most} bytes at most (limits.lock_command_bytes)")
+        } else if self.must_be_whole() {
+            format!("ERR CLIENT REPLY or SCRIPT DEBUG has {LOCK_COMMAND_BYTES} bytes at most")
+        } else if self.backend.streams() {
+            format!("ERR the name of a command has {LOCK_COMMAND_BYTES} bytes at most")
+        } else {
+            format!("ERR without a Redis a command has {LOCK_COMMAND_BYTES} bytes at most")
+        };
+        self.turn = Turn::Refusing(text);
+    }
+
+    fn must_be_whole(&self) -> bool {
+        self.backend.streams() && State::must_be_whole(&self.scanner)
+    }
+
+    /// Returns the longest frame of this kind that is read whole, in bytes.
+    fn most_bytes(&self, frame: Frame) -> usize {
+        match frame {
+            Frame::Lock => self.shared.bounds.command_bytes,
+            _ => LOCK_COMMAND_BYTES,
+        }
+    }
+
+    /// Drops a client that speaks HTTP. Earlier commands are answered. The rest is not read.
+    fn drop_client(&mut self) {
+        self.shared.counters().cross_protocol_requests.count();
+        if let Some(left_out) = self.shared.warnings.cross_protocol.is_due() {
+            warn!(
+                client = %self.who.label,
+                left_out,
+                "possible SECURITY ATTACK: somebody sends POST or Host: commands, most likely by a \
+                 browser of another (cross protocol scripting); such clients are dropped"
+            );
+        }
+        self.drop_unread();
+        self.client.ended = true;
+        self.turn = Turn::Dropping;
+    }
+
+    /// Closes a client that sends bytes through a plain pipe while lockgate has a password of its own.
+    /// lockgate does not scan these bytes, and a command among them might change the client's identity, which
+    /// only the guard may do.
+    fn drop_unguarded(&mut self) -> bool {
+        self.client.inbox.clear();
+        (self.scanned, self.passing) = (0, 0);
+        self.closing = true;
+        true
+    }
+
+    /// Returns whether the command passes as it arrives.
+    fn is_ordinary(&self) -> bool {
+        let name = self.scanner.name();
+        is_plain(name)
+            || Verb::of(name).is_none()
+                && !self.backend.keeps(name)
+                && !self.is_for_the_guard()
+                && !is_cross_protocol(name)
+    }
+
+    /// Sends the front of the inbox, up to the frame being read, to Redis.
+    fn pass_on(&mut self) {
+        if self.passing > 0 {
+            self.backend.pass_on(&mut self.client.inbox, self.passing);
+            self.scanned -= self.passing;
+            self.passing = 0;
+        }
+    }
+
+    /// Takes the frame just read out of the inbox.
+    pub(super) fn take_frame(&mut self) -> Bytes {
+        self.pass_on();
+        let frame = self.client.inbox.split_to(self.scanned).freeze();
+        self.scanned = 0;
+        if self.client.inbox.is_empty() {
+            self.client.inbox = BytesMut::new();
+        }
+        frame
+    }
+
+    fn blank(&mut self) {
+        self.lookahead.passed_blank(self.scanned - self.passing);
+        if self.backend.streams() && self.backend.is_used() {
+            self.passing = self.scanned;
+            self.backend.sent_blank();
+        } else {
+            self.take_frame();
+        }
+    }
+
+    pub(super) fn frame_bytes(&self) -> usize {
+        usize::try_from(self.scanner.frame_bytes()).unwrap_or(usize::MAX)
+    }
+
+    /// Counts an ordinary command that was read to its end; its reply is now owed.
+    fn count_ordinary(&mut self) -> Result<(), String> {
+        self.lookahead.turn(self.frame_bytes());
+        if is_plain(self.scanner.name()) {
+            self.backend.sent_plain(1);
+            return Ok(());
+        }
+        if self.scanner.name() == b"QUIT" {
+            self.left = true;
+            self.turn = Turn::Quitting;
+        }
+        let counted = self.backend.sent(&self.scanner);
+        counted.map_err(|error| self.uncountable(error))
+    }
+
+    fn ordinary_command(&mut self) {
+        let counted = self.count_ordinary();
+        if self.backend.streams() {
+            self.passing = self.scanned;
+            if let Err(text) = counted {
+                self.fail(text);
+            } else if self.quits() {
+                self.drop_unread();
+            }
+            return;
+        }
+        let frame = self.take_frame();
+        match arguments(&frame, LOCK_COMMAND_BYTES) {
+            Ok(arguments) => {
+                self.closing |=
+                    self.backend
+                        .answer(&arguments, &mut self.client.outbox, &*self.shared);
+            }
+            Err(error) => self.fail(format!("ERR {error}")),
+        }
+    }
+
+    pub(super) fn sent(&mut self) {
+        if let Err(error) = self.backend.sent(&self.scanner) {
+            self.fail(self.uncountable(error));
+        }
+    }
+
+    /// Returns the error of a command that cannot be passed on.
+    fn uncountable(&self, error: Uncountable) -> String {
+        if error == Uncountable::Endless {
+            self.shared.counters().refused_transactions.count();
+            if let Some(left_out) = self.shared.warnings.endless.is_due() {
+                let client = &self.who.label;
+                warn!(%client, left_out, %error, "closing a client's connection");
+            }
+        }
+        format!("ERR {error}")
+    }
+
+    fn kept_command(&mut self) {
+        if let Some(amendment) = self.amendment() {
+            self.lookahead.turn(self.frame_bytes());
+            self.passing = self.scanned;
+            self.backend.sent_amended(amendment);
+        } else if let Some(arguments) = self.login() {
+            self.lookahead.turn(self.frame_bytes());
+            self.passing = self.scanned;
+            if let Err(error) = self
+                .backend
+                .sent_login(&self.scanner, &arguments, &arguments)
+            {
+                self.fail(format!("ERR {error}"));
+            }
+        } else if let Some(arguments) = self.naming() {
+            self.lookahead.turn(self.frame_bytes());
+            self.passing = self.scanned;
+            if let Err(error) = self.backend.sent_naming(&self.scanner, &arguments) {
+                self.fail(self.uncountable(error));
+            }
+        } else if let Some(reply_mode_substitute) =
+            self.backend.reply_mode_substitute(&self.scanner)
+        {
+            let frame = self.take_frame();
+            self.lookahead.turn(frame.len());
+            self.backend.pass_on_own(reply_mode_substitute);
+            self.sent();
+        } else if self.backend.may_become_pipe(&self.scanner) {
+            let frame = self.take_frame();
+            self.lookahead.turn(frame.len());
+            self.turn = Turn::Next(frame);
+        } else {
+            self.ordinary_command();
+        }
+    }
+
+    /// Returns the amendment of the reply to the command just read.
+    fn amendment(&self) -> Option<Amendment> {
+        if !rewrite::is_amended(self.scanner.name()) {
+            return None;
+        }
+        Amendment::of(&self.arguments_read()?)
+    }
+
+    /// Returns the arguments of the command just read, if it may state the client's identity.
+    fn login(&self) -> Option<Vec<Bytes>> {
+        if !is_login(self.scanner.name()) {
+            return None;
+        }
+        self.arguments_read()
+    }
+
+    /// Returns the arguments of the command just read, if it may name the client or its library.
+    fn naming(&self) -> Option<Vec<Bytes>> {
+        let says = self.scanner.argument_beginning(1)?;
+        if self.scanner.name() != b"CLIENT" || !is_naming(says) {
+            return None;
+        }
+        self.arguments_read()
+    }
+
+    /// Returns the arguments of the command just read, unless it exceeds `LOCK_COMMAND_BYTES`.
+    fn arguments_read(&self) -> Option<Vec<Bytes>> {
+        let frame = &self.client.inbox[self.passing..self.scanned];
+        if frame.len() > LOCK_COMMAND_BYTES {
+            return None;
+        }
+        arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES).ok()
+    }
+
+    fn for_the_guard(&mut self) {
+        let frame = self.take_frame();
+        self.lookahead.turn(frame.len());
+        self.turn = Turn::Next(frame);
+    }
+
+    /// Refuses a command of an unauthenticated client.
+    fn unauthenticated_command(&mut self) {
+        self.take_frame();
+        self.lookahead.turn(self.frame_bytes());
+        self.turn = Turn::Refusing(NOAUTH.to_owned());
+    }
+
+    fn lock_command(&mut self) {
+        let frame = self.take_frame();
+        self.turn = match self.lookahead.turn(frame.len()) {
+            // It overtook: its answer has arrived or is on its way.
+            Some(pending) => {
+                self.hides_reply = self.backend.hides_reply();
+                Turn::Running(Running {
+                    pending,
+                    waiting: None,
+                })
+            }
+            None => Turn::Next(frame),
+        };
+    }
+
+    pub(super) fn fail(&mut self, text: String) {
+        self.drop_unread();
+        self.turn = Turn::Failing(text);
+    }
+
+    /// Drops the client's commands behind those that were scanned.
+    fn drop_unread(&mut self) {
+        self.pass_on();
+        self.client.inbox.clear();
+        self.scanned = 0;
+    }
+}

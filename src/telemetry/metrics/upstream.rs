@@ -1,0 +1,215 @@
+//! The metrics of lockgate's own commands to Redis, on its own connections. Each command counts by its purpose when
+//! it is sent. For requests about locks the time until Redis's reply counts, too.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use super::{
+    exposition::{Family, Sample},
+    histogram::{Histogram, ROUND_TRIPS},
+};
+use crate::telemetry::counters::Counter;
+
+/// The metrics of the upstream.
+#[derive(Debug)]
+pub struct UpstreamMetrics {
+    commands: [Counter; PURPOSES.len()],
+    /// How long Redis took to reply to a request about a lock.
+    pub latency: Histogram<{ ROUND_TRIPS.len() }>,
+    in_flight: AtomicUsize,
+    open: AtomicUsize,
+    reconnects: Counter,
+    failures: Counter,
+    pushes: Counter,
+    losses: Counter,
+}
+
+/// The purpose of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A plain `SET` that takes a lock about which nothing is known.
+    Set,
+    /// The script that takes a lock or returns its holder.
+    Acquire,
+    /// The script that releases a lock to the next waiter.
+    Handover,
+    /// The script that releases a lock.
+    Release,
+    /// The script that extends or renews a lease.
+    Extend,
+    /// The script that returns the holder of a lock.
+    Check,
+    /// The script that writes a lease back.
+    WriteBack,
+    /// The script that deletes a dead token that Redis holds again.
+    DeleteDead,
+    /// The command behind `LOCKINFO`.
+    Status,
+    /// The command behind `LOCKS`.
+    List,
+    /// A command that finds the text of an error that a script does not return.
+    Explain,
+    /// A check whether the connection is alive.
+    Ping,
+    /// A check of Redis's identity, and whether it lost data.
+    Info,
+    /// The first commands on a connection.
+    Setup,
+    /// A check whether clients need a password.
+    Admission,
+}
+
+/// The names of the purposes, in the order of the variants.
+const PURPOSES: [(Purpose, &str); 15] = [
+    (Purpose::Set, "set"),
+    (Purpose::Acquire, "acquire"),
+    (Purpose::Handover, "handover"),
+    (Purpose::Release, "release"),
+    (Purpose::Extend, "extend"),
+    (Purpose::Check, "check"),
+    (Purpose::WriteBack, "write_back"),
+    (Purpose::DeleteDead, "delete_dead"),
+    (Purpose::Status, "status"),
+    (Purpose::List, "list"),
+    (Purpose::Explain, "explain"),
+    (Purpose::Ping, "ping"),
+    (Purpose::Info, "info"),
+    (Purpose::Setup, "setup"),
+    (Purpose::Admission, "admission"),
+];
+
+const _: () = {
+    let mut at = 0;
+    while at < PURPOSES.len() {
+        assert!(PURPOSES[at].0 as usize == at, "the order of the variants");
+        at += 1;
+    }
+};
+
+/// An open shared connection. Dropping it counts it as closed.
+#[derive(Debug)]
+pub struct Open(Arc<UpstreamMetrics>);
+
+/// A command in flight. It is dropped when it is answered or given up.
+#[derive(Debug)]
+pub struct InFlight<'a>(&'a UpstreamMetrics);
+
+impl UpstreamMetrics {
+    /// Creates the metrics at zero.
+    pub const fn new() -> Self {
+        Self {
+            commands: [const { Counter::new() }; PURPOSES.len()],
+            latency: Histogram::new(&ROUND_TRIPS),
+            in_flight: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
+            reconnects: Counter::new(),
+            failures: Counter::new(),
+            pushes: Counter::new(),
+            losses: Counter::new(),
+        }
+    }
+
+    /// Counts a command that is sent.
+    pub fn sent(&self, purpose: Purpose) {
+        self.commands[purpose as usize].count();
+    }
+
+    /// Counts a command that is sent, and that is in flight until the returned value is dropped.
+    pub fn asked(&self, purpose: Purpose) -> InFlight<'_> {
+        self.sent(purpose);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(self)
+    }
+
+    /// Counts a shared connection that was opened; `again` after one that broke.
+    pub fn opened(self: &Arc<Self>, again: bool) -> Open {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        if again {
+            self.reconnects.count();
+        }
+        Open(Arc::clone(self))
+    }
+
+    /// Counts a shared connection that could not be opened.
+    pub fn failed(&self) {
+        self.failures.count();
+    }
+
+    /// Counts a push from Redis.
+    pub fn pushed(&self) {
+        self.pushes.count();
+    }
+
+    /// Counts a data loss of Redis.
+    pub fn lost_data(&self) {
+        self.losses.count();
+    }
+
+    /// Returns all families.
+    pub fn families(&self) -> Vec<Family> {
+        let commands = PURPOSES.iter().zip(&self.commands);
+        let commands = commands.map(|((_, name), count)| Sample::of("kind", name, count.get()));
+        vec![
+            Family::counters(
+                "lockgate_upstream_commands_total",
+                "Commands that lockgate itself sent to Redis, by what they are for.",
+                commands.collect(),
+            ),
+            Family::histogram(
+                "lockgate_upstream_latency_seconds",
+                "How long Redis took to answer a question about a lock.",
+                self.latency.get(),
+            ),
+            Family::gauge(
+                "lockgate_upstream_in_flight",
+                "Commands on shared connections that Redis has not answered.",
+                self.in_flight.load(Ordering::Relaxed),
+            ),
+            Family::gauge(
+                "lockgate_upstream_connections",
+                "Shared connections to Redis that are open: one for each user and database with locks.",
+                self.open.load(Ordering::Relaxed),
+            ),
+            Family::counter(
+                "lockgate_upstream_reconnects_total",
+                "Shared connections that were opened again after they broke.",
+                self.reconnects.get(),
+            ),
+            Family::counter(
+                "lockgate_upstream_connect_failures_total",
+                "Attempts to open a shared connection that failed.",
+                self.failures.get(),
+            ),
+            Family::counter(
+                "lockgate_upstream_pushes_total",
+                "Pushes of Redis that told of a change.",
+                self.pushes.get(),
+            ),
+            Family::counter(
+                "lockgate_upstream_data_losses_total",
+                "Times that Redis was found to have lost data: it restarted, or a replica took over.",
+                self.losses.get(),
+            ),
+        ]
+    }
+}
+
+impl Default for UpstreamMetrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
