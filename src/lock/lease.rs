@@ -35,6 +35,8 @@ pub struct Lease {
     /// The deadline that this instance set in the store. None: the reply did not show that this instance set it, so it
     /// cannot distinguish its own grant from one made elsewhere.
     pub deadline: Option<Deadline>,
+    /// The client extended the lease at another instance, which may write it back with a deadline unknown here.
+    pub extended_elsewhere: bool,
     /// The latest deadline that this instance set before an extension shortened the lease, and the moment by which the
     /// store would have ended it.
     pub shortened_from: Option<(Deadline, Time)>,

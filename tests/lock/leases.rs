@@ -577,6 +577,15 @@ fn a_token_dies_when_it_is_released_handed_on_or_lost() {
         after(&[&shortened[..], &longer[..]].concat()),
         ["a up to 9"]
     );
+    // Its client extended it at another instance, as its time to live shows.
+    assert_eq!(
+        after(&["push", "held a 60000", "2 unlock a", "free"]),
+        ["a"]
+    );
+    assert_eq!(
+        after(&["push", "held a 29990", "2 unlock a", "free"]),
+        ["a up to 7"]
+    );
     let lost = after(&["2 unlock a", "data_lost", "free"]);
     assert_eq!(lost, ["a up to 7 before the loss"]);
     // Another instance granted it too, and may have extended it.

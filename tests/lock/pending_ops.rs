@@ -185,7 +185,7 @@ fn a_pending_operation_without_a_connection_keeps_nobody_waiting_and_is_given_up
         ("after 1200", "extend a 3000 if 7"),
         ("no link", ""),
         ("2 lock b user 2", "check as 2"),
-        ("held a 2000", ""),
+        ("held a 1700", ""),
         ("linked 0", "extend a 3000 if 7"),
     ]);
 }

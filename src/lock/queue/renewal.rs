@@ -230,6 +230,7 @@ impl Queue {
             expires_earliest: in_flight.sent_at.plus_millis(lease_ms),
             expires_latest: expires_latest(now, longest_ms),
             deadline,
+            extended_elsewhere: before.as_ref().is_some_and(|it| it.extended_elsewhere),
             shortened_from: before
                 .as_ref()
                 .and_then(Lease::longest)
@@ -308,7 +309,8 @@ impl Context<'_> {
     /// Reports the token of a lost lease as dead. If this instance does not know its deadline, another instance may
     /// have extended the lease, and knows more.
     fn lost_token(&mut self, lease: &Lease) {
-        let counts = lease.deadline.is_some() && lease.expires_latest > self.now;
+        let known = lease.deadline.is_some() && !lease.extended_elsewhere;
+        let counts = known && lease.expires_latest > self.now;
         if counts && !planted(Fault::LostForgotten) {
             self.actions.push(Action::Died {
                 token: lease.token.clone(),

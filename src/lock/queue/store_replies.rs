@@ -24,6 +24,9 @@ const FOREIGN_LEASE_MS: u64 = 60_000;
 /// The number of rivals at one lock that an operator should know of.
 const CROWD: u32 = 8;
 
+/// The inverse of the largest difference in pace between the clocks of the store and of this instance.
+const CLOCKS_DIFFER_BY: u64 = 256;
+
 /// The difference from which two readings of a key's expiry mean that its deadline was moved, in milliseconds.
 const SAME_DEADLINE_MS: u64 = 20;
 
@@ -57,6 +60,7 @@ impl Queue {
             self.lose_lease(context);
             outcome = Outcome::Refused(error);
         }
+        self.notice_extension(&in_flight, &outcome);
         match outcome {
             Outcome::NoLink => {
                 let dirty = in_flight.dirty.clone();
@@ -638,6 +642,25 @@ impl Queue {
     }
 
     /// Records the holder that the store reported. Without one the lock counts as free.
+    /// Notices that the client extended its lease at another instance: the key expires later than this instance set it.
+    fn notice_extension(&mut self, in_flight: &InFlight, outcome: &Outcome) {
+        let Outcome::Held {
+            holder: Some(holder),
+            ttl_ms: Some(ttl_ms),
+        } = outcome
+        else {
+            return;
+        };
+        let lease = self.lease.as_mut().filter(|it| it.token == *holder);
+        // The clocks of the store and of this instance may run at different paces.
+        let at_least = ttl_ms.saturating_sub(ttl_ms / CLOCKS_DIFFER_BY);
+        let expires = in_flight.sent_at.plus_millis(at_least);
+        if let Some(lease) = lease.filter(|lease| expires > lease.expires_latest) {
+            lease.extended_elsewhere = true;
+            lease.expires_latest = expires;
+        }
+    }
+
     pub(super) fn held(
         &mut self,
         holder: Option<Token>,
@@ -724,9 +747,9 @@ impl Queue {
             // A client may use its own token again elsewhere, though it should not. A token that lockgate made is
             // dead at any deadline.
             let named = lease.as_ref().filter(|lease| lease.explicit);
-            let set_here = named.and_then(|lease| lease.deadline);
+            let set_here = named.filter(|lease| !lease.extended_elsewhere);
             let not_after = not_after
-                .or(set_here)
+                .or(set_here.and_then(|lease| lease.deadline))
                 .filter(|_| !planted(Fault::BuriedWhateverDeadline));
             let longest = lease.as_ref().and_then(Lease::longest);
             let shortened = lease.as_ref().and_then(|lease| lease.shortened_from);
