@@ -111,7 +111,7 @@ pub enum Command {
     },
     /// `LOCKS`.
     Locks {
-        /// The pattern that names have to match (see [`glob`](super::glob)).
+        /// The pattern that names have to match (see [`glob`](glob)).
         pattern: Option<Bytes>,
         /// Most names in the reply, at least 1.
         count: Option<usize>,

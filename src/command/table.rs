@@ -3,7 +3,7 @@
 //!
 //! Clients request them on connecting: redis-cli to complete and explain commands, cluster-aware libraries to
 //! find the keys. In front of an upstream, the lock commands ([`LOCK_COMMANDS`]) also belong in Redis's own
-//! replies ([`amend`](super::amend)). So these writers produce single entries in Redis's exact form (the
+//! replies ([`amend`](crate::relay::rewrite)). So these writers produce single entries in Redis's exact form (the
 //! fields of `COMMAND INFO`, the map of `COMMAND DOCS`).
 
 use bytes::Bytes;

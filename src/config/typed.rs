@@ -27,16 +27,19 @@ pub struct Flags {
     /// The configuration file [env: LOCKGATE_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The address to listen on; port 0 takes a free one, `off` is none [env: LOCKGATE_LISTEN] [default: 127.0.0.1:6380]
+    /// The address to listen on; port 0 takes a free one, `off` is none [env: LOCKGATE_LISTEN] [default:
+    /// 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// `embedded`, `redis://[user[:password]@]host[:port]`, `rediss://…` with TLS, or `unix:///path` [env: LOCKGATE_UPSTREAM] [default: embedded]
+    /// `embedded`, `redis://[user[:password]@]host[:port]`, `rediss://…` with TLS, or `unix:///path` [env:
+    /// LOCKGATE_UPSTREAM] [default: embedded]
     ///
     /// Put a password into the environment or the file instead: every user of the machine can read the flags of a
     /// process.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
-    /// The address for operators, over HTTP: a live page, metrics, health; `off` is none [env: LOCKGATE_ADMIN] [default: off]
+    /// The address for operators, over HTTP: a live page, metrics, health; `off` is none [env: LOCKGATE_ADMIN]
+    /// [default: off]
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
     /// What to log: a level, or module=level, separated by commas [env: LOCKGATE_LOG] [default: info]

@@ -282,7 +282,8 @@ pub enum Action {
         /// The request.
         store_request: StoreRequest,
         /// How long the request may wait for a connection, in milliseconds. A request that waited longer is not sent.
-        /// An [`Acquire`](StoreRequest::Acquire) that waited for long gets [`Outcome::NotYet`] even if a connection came.
+        /// An [`Acquire`](StoreRequest::Acquire) that waited for long gets [`Outcome::NotYet`] even if a connection
+        /// came.
         within_ms: u64,
     },
     /// A lease is no longer bound to the connection of this request. If the lock was `lost`, the driver has to notify
@@ -293,8 +294,8 @@ pub enum Action {
         /// The client neither released the lock nor took it over by a later request.
         lost: bool,
     },
-    /// The token no longer holds the lock. The driver remembers that until `expires_latest`: after a loss of data the store
-    /// may hold the token again, and then for no client.
+    /// The token no longer holds the lock. The driver remembers that until `expires_latest`: after a loss of data the
+    /// store may hold the token again, and then for no client.
     Died {
         /// The token.
         token: Token,
@@ -614,8 +615,8 @@ pub enum Outcome {
         /// The new fence, if the request wanted one.
         fence: Option<u64>,
     },
-    /// `Acquire`, `Handover`, `Extend`, `WriteBack`, `DeleteDead`: not done, this owner holds the lock. `Check`: this owner holds
-    /// the lock. `Release`: not done, and nothing more is known.
+    /// `Acquire`, `Handover`, `Extend`, `WriteBack`, `DeleteDead`: not done, this owner holds the lock. `Check`: this
+    /// owner holds the lock. `Release`: not done, and nothing more is known.
     Held {
         /// The value of the key. None: not reported.
         holder: Option<Token>,
@@ -631,9 +632,9 @@ pub enum Outcome {
     /// Not done, and a later retry may help (the store is loading, is a replica, …): the store's own error, without the
     /// leading `-`.
     NotNow(Bytes),
-    /// Not sent: an `Acquire`, or a `Handover` with a fence, within the grace. The store lost data, and other instances may
-    /// yet write back what they granted, and raise the fence counter: until its end no free lock may be taken. An `Acquire`
-    /// that waited long for a connection also gets this, and is to be sent anew.
+    /// Not sent: an `Acquire`, or a `Handover` with a fence, within the grace. The store lost data, and other instances
+    /// may yet write back what they granted, and raise the fence counter: until its end no free lock may be taken. An
+    /// `Acquire` that waited long for a connection also gets this, and is to be sent anew.
     NotYet {
         /// The milliseconds until then; 0 is at once.
         ms: u64,

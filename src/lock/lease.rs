@@ -100,7 +100,8 @@ impl Lease {
         self.fence.filter(|_| self.fence_at.is_some())
     }
 
-    /// Returns the latest deadline that this instance set, and the moment by which the store will have ended that lease.
+    /// Returns the latest deadline that this instance set, and the moment by which the store will have ended that
+    /// lease.
     pub fn longest(&self) -> Option<(Deadline, Time)> {
         let now = self
             .deadline

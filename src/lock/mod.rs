@@ -4,9 +4,9 @@
 //!
 //! - [`event`]: every event ([`Event`]) and every action ([`Action`]); both enums are closed.
 //! - [`queue`]: [`Queue`], one lock: its waiters, its presumed holder, and the store request in flight.
-//! - [`places`]: the waiters, in order.
+//! - [`wait_queue`]: the waiters, in order.
 //! - [`lease`]: the lease that this instance granted.
-//! - [`pace`]: the delay before the next attempt to acquire the lock.
+//! - [`backoff`]: the delay before the next attempt to acquire the lock.
 //! - [`fault`]: faults that tests plant to prove that their checkers catch them.
 
 pub mod backoff;

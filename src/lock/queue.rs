@@ -1,11 +1,12 @@
 //! The queue of one lock.
 //!
-//! The queue holds three things: its waiters ([`WaitQueue`]), the latest word of the store ([`CachedHolder`], and the [`Lease`]
-//! if this instance granted it), and the store request in flight. At most one is in flight, so replies need no sorting.
-//! After every event [`Queue::go_on`] (`store requests`) chooses the next store request by these three, whatever the event
-//! was:
+//! The queue holds three things: its waiters ([`WaitQueue`]), the latest word of the store ([`CachedHolder`], and the
+//! [`Lease`] if this instance granted it), and the store request in flight. At most one is in flight, so replies need
+//! no sorting. After every event [`Queue::go_on`] (`store_requests`) chooses the next store request by these three,
+//! whatever the event was:
 //!
-//! 1. pending operations: what clients want done with a lock that they hold, and grants to take back. They alternate with waiters;
+//! 1. pending operations: what clients want done with a lock that they hold, and grants to take back. They alternate
+//!    with waiters;
 //! 2. a lock that is believed to be held needs no request, unless the holder itself requests it again;
 //! 3. otherwise the queue requests the lock for the first waiter.
 //!

@@ -1,7 +1,7 @@
 //! One client's own connection to Redis, opened for its first ordinary command. Bytes pass unchanged in both
 //! directions. The relay counts the replies, so that a lock command knows when its turn has come. [`State`]
 //! keeps what they reveal about the connection (database, protocol, transaction …). A few replies get
-//! additions ([`amend`](super::amend)).
+//! additions ([`amend`](super::rewrite)).
 
 use std::{
     io,

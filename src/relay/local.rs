@@ -4,7 +4,7 @@
 //!
 //! Replies match those of Redis (in the words of 7.0, with the additions of 7.2 that libraries send); the
 //! tests compare them with a real one. The only user, `default`, needs no password here: where lockgate has a
-//! password, [`guard`](super::guard) has checked it. Every other command gets an error that explains how to
+//! password, [`guard`](crate::auth::guard) has checked it. Every other command gets an error that explains how to
 //! configure an upstream.
 //!
 //! `connection` implements `CLIENT`, `catalog` implements `COMMAND`, [`information`] implements `INFO`.

@@ -107,7 +107,7 @@ pub trait Store: Send + Sync + 'static {
     /// Checks whether the user may list all names in the database.
     ///
     /// # Errors
-    /// As [`Store::look`].
+    /// As [`Store::status`].
     fn may_list(&self, database: u32, user: UserId) -> Later<Result<(), Bytes>> {
         let _ = (database, user);
         Box::pin(std::future::ready(Ok(())))

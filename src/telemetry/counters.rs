@@ -1,5 +1,5 @@
-//! Event counters since the start. Each limit has a counter of how often it was reached, so that an operator sees
-//! which limit to raise, or that a client is hostile. `INFO lockgate` and [`metrics`](crate::telemetry::metrics) show the
+//! Event counters since the start. Each limit has a counter of how often it was reached, so that an operator sees which
+//! limit to raise, or that a client is hostile. `INFO lockgate` and [`metrics`](crate::telemetry::metrics) show the
 //! counters.
 //!
 //! A counter is one atomic number. [`Counters::each`] lists them all, each with a line of help.

@@ -78,8 +78,8 @@ fn lookups_for_clients_keep_no_lock_waiting() {
     let began = Instant::now();
     assert_eq!(client.read_reply(), "t");
     let took = began.elapsed();
-    // What is looked up for clients is tried again by the system five seconds after it began, a second ago and less. The
-    // gate's own connection is tried anew after a second and a quarter at most.
+    // What is looked up for clients is tried again by the system five seconds after it began, a second ago and less.
+    // The gate's own connection is tried anew after a second and a quarter at most.
     assert!(took < Duration::from_millis(2_500), "{took:?}");
 }
 

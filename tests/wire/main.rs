@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests
 
 mod counting;
+mod rooms;
 
 mod redis;

@@ -1,15 +1,15 @@
-//! The pending operations at one lock: what clients want done with a lock that they claim to hold (`UNLOCK`, `RELOCK`), and grants
-//! to take back.
+//! The pending operations at one lock: what clients want done with a lock that they claim to hold (`UNLOCK`, `RELOCK`),
+//! and grants to take back.
 //!
-//! Only one store request about a lock is in flight at a time, so pending operations compete with waiters and with each other for
-//! it. Three rules keep any client's pending operations from delaying the others:
+//! Only one store request about a lock is in flight at a time, so pending operations compete with waiters and with each
+//! other for it. Three rules keep any client's operations from delaying the others:
 //!
-//! - **PendingOps alternate with waiters.** After a store request for a pending operation, the waiters have the next one.
-//! - **PendingOps take turns by user.** The release by the known holder goes before all others, since it frees the lock.
-//! - **One reply settles many.** A reply that names the holder shows that no other token holds the lock. It settles
-//!   each pending operation that came before its request was sent, for users that may know of the lock. A refusal settles all
-//!   earlier pending operations of its user. So a user's pending operations cost one store request for each round trip, however many there
-//!   are. A reply to a request from before a pending operation came settles nothing for it: the lock may have changed hands.
+//! - **They alternate with waiters.** After a store request for an operation, the waiters have the next one.
+//! - **They take turns by user.** The release by the known holder goes before all others, since it frees the lock.
+//! - **One reply settles many.** A reply that names the holder shows that no other token holds the lock. It settles each
+//!   operation that came before its request was sent, for users that may know of the lock. A refusal settles all earlier
+//!   operations of its user. So a user's operations cost one store request for each round trip, however many there are.
+//!   A reply to a request from before an operation came settles nothing for it: the lock may have changed hands.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -291,8 +291,8 @@ impl Queue {
         next
     }
 
-    /// Postpones the pending operation if its token is absent but another instance may yet write it back: until the lock changes,
-    /// or the grace is over. Returns whether it did.
+    /// Postpones the pending operation if its token is absent but another instance may yet write it back: until the
+    /// lock changes, or the grace is over. Returns whether it did.
     pub(super) fn may_yet_come(&mut self, in_flight: &InFlight, context: &Context<'_>) -> bool {
         let (Some(ms), Some(_), Some(op)) = (in_flight.grace_ms, in_flight.reply_to, &in_flight.op)
         else {
@@ -312,8 +312,8 @@ impl Queue {
         self.ops.put_back(op);
     }
 
-    /// Returns whether the pending operation's token is not known to hold the lock, and neither is that of at least one other
-    /// pending operation of its user.
+    /// Returns whether the pending operation's token is not known to hold the lock, and neither is that of at least one
+    /// other pending operation of its user.
     fn is_one_of_many(&self, op: &PendingOp) -> bool {
         let is_in_doubt = |op: &PendingOp| {
             let owner = op.owner();

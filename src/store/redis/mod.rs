@@ -1,8 +1,8 @@
 //! Locks in a Redis node. A lock is a plain string key with an expiry; its value is the owner's token.
 //!
 //! - [`settings`]: the Redis address, lockgate's own account there, and the timeouts.
-//! - `scripts`: one Lua script per kind of request.
-//! - `denied`: the error of a script that the user may not run.
+//! - `scripts`: one Lua script per kind of request (`lua/*.lua`).
+//! - `acl_error`: the error of a script that the user may not run.
 //! - `link`: one connection, shared by all requests of one user in one database. Redis pushes changes of locks
 //!   on it.
 //! - `handshake`: the socket, and the handshake on it; `credentials`: its `AUTH`.

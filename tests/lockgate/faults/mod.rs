@@ -13,7 +13,7 @@
 //! | `LOADING`, `MASTERDOWN`, `BUSY`, `READONLY`, `NOPERM`, `WRONGTYPE`, `OOM`; scripts flushed | [`errors`] |
 //! | SIGTERM | [`shutdown`] |
 //!
-//! And fences through all of it ([`fences`]), and what once broke a design ([`scars`]).
+//! And fences through all of it ([`fences`]), and what once broke a design ([`regressions`]).
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -37,7 +37,7 @@ mod lost;
 mod older_data;
 mod redis_forgets;
 mod redis_hangs;
-mod scars;
+mod regressions;
 mod sessions;
 mod shutdown;
 
