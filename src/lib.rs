@@ -25,7 +25,7 @@
 //! let embedder = Embedder {
 //!     ready: Box::new(move |listening| {
 //!         let port = listening.clients[0].port();
-//!         say_ready.send(port.expect("it listens on TCP")).expect("somebody waits for it");
+//!         say_ready.send(port.expect("it listens on TCP")).expect("the receiver lives");
 //!     }),
 //!     ..Embedder::default()
 //! };

@@ -159,7 +159,7 @@ async fn listen_for_operators(
     info!("operators find lockgate at http://{address}");
     if !crate::admin::is_private(address) {
         warn!(
-            "the admin address {address} can be reached from other machines, and asks nobody for a password"
+            "the admin address {address} can be reached from other machines, and has no password"
         );
     }
     Ok(Some((listener, hosts)))

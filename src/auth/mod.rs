@@ -1,4 +1,4 @@
-//! Who a client is, and what proves it.
+//! The identity of clients, and its proof.
 //!
 //! - [`identity`]: the users that clients are to Redis, and their verified credentials.
 //! - [`password`]: this instance's own password.

@@ -82,7 +82,7 @@ pub enum Fault {
     UnauthorizedNotChecked,
     /// The queue hands the lock over to the next waiter of any user.
     HandedToAnotherUser,
-    /// PendingOps go before waiters, however many pending operations there are.
+    /// Pending operations go before waiters, however many pending operations there are.
     OpsFirst,
     /// Each pending operation costs a store request of its own.
     OpsOneByOne,

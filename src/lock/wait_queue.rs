@@ -68,9 +68,9 @@ pub enum Due {
 #[derive(Debug, Default)]
 pub struct WaitQueue {
     next: WaiterId,
-    /// WaitQueue with waiters.
+    /// Places with waiters.
     taken: BTreeMap<WaiterId, Waiter>,
-    /// WaitQueue kept for a token whose connection closed, until the time given.
+    /// Places kept for a token whose connection closed, until the time given.
     kept: BTreeMap<WaiterId, (Waiter, Time)>,
     by_owner: BTreeMap<(Token, UserId), WaiterId>,
     /// All places, by user.

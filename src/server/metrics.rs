@@ -45,7 +45,7 @@ fn about(shared: &Shared) -> Vec<Family> {
         ),
         Family::gauge(
             "lockgate_locks",
-            "Locks that this gate knows of: held, waited for, or being asked about.",
+            "Locks that this instance knows of: held, waited for, or being asked about.",
             gate.known(),
         ),
         Family::gauge(

@@ -41,7 +41,7 @@ impl ProtectedMode {
         };
         if !self.told.swap(true, Ordering::Relaxed) {
             warn!(
-                "protected mode: clients from elsewhere are refused, since nobody asks them for a password \
+                "protected mode: clients from elsewhere are refused, since lockgate has no password \
                  (auth.password, protected_mode)"
             );
         }

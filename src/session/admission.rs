@@ -27,7 +27,7 @@ use crate::{
 
 /// The user on whose behalf lock commands run.
 pub(super) struct Admitted {
-    /// BoundLeases until another user is admitted or the connection ends: the connection refers to it by its number.
+    /// Held until another user is admitted or the connection ends: the connection refers to it by its number.
     #[expect(dead_code, reason = "it is held, not used")]
     user: Arc<User>,
     /// The number of identity changes up to the admission.

@@ -1,4 +1,4 @@
-//! PendingOps (`UNLOCK`, `RELOCK`) and waiters compete for the one store request about a lock; and users without a
+//! Pending operations (`UNLOCK`, `RELOCK`) and waiters compete for the one store request about a lock; and users without a
 //! connection keep no others waiting. Tables as in `scenarios`.
 
 use crate::harness::scenario;

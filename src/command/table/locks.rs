@@ -21,7 +21,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         flags: &["write", "denyoom", "noscript"],
         categories: &["write", "slow"],
         key: Some(KeyUse(&["RW", "access", "update"])),
-        summary: "Acquires a lock if nobody holds it or waits for it; returns its token, or nil.",
+        summary: "Acquires a lock that is neither held nor awaited; returns its token, or nil.",
         arguments: &[KEY, TOKEN, LEASE, FENCE, SESSION],
         ..LOCK
     },
@@ -51,7 +51,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         flags: &["readonly", "noscript"],
         categories: &["read", "slow"],
         key: Some(KeyUse(&["RO", "access"])),
-        summary: "Tells whether a lock is held, for how long, and who waits for it at this gate.",
+        summary: "Tells whether a lock is held, for how long, and the clients that wait for it at this instance.",
         arguments: &[KEY],
         ..LOCK
     },
@@ -60,8 +60,8 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         arity: -1,
         flags: &["readonly", "noscript"],
         categories: &["read", "slow"],
-        summary: "Lists the locks that this gate holds or waits for, most waiters first.",
-        complexity: "O(N*log(N)) where N is the number of locks at this gate",
+        summary: "Lists the locks that this instance holds or waits for, most waiters first.",
+        complexity: "O(N*log(N)) where N is the number of locks at this instance",
         arguments: &[
             Argument::new("pattern", Kind::Pattern)
                 .after("MATCH")

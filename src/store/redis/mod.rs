@@ -108,7 +108,7 @@ impl RedisStore {
         }
         let (Some(listener), Some(user)) = (self.listener.get(), self.users.get(user)) else {
             return Err(Bytes::from_static(
-                b"ERR the store does not know this user, or nobody listens to it",
+                b"ERR the store does not know this user, or has no listener",
             ));
         };
         // No code panics while it holds this.

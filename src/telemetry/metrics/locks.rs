@@ -239,7 +239,7 @@ impl LockMetrics {
             ),
             Family::gauge(
                 "lockgate_leases",
-                "Leases that this gate granted or extended and that are not over.",
+                "Leases that this instance granted or extended and that are not over.",
                 self.leases.load(Ordering::Relaxed),
             ),
             Family::counters(
@@ -307,7 +307,7 @@ impl LockMetrics {
             ),
             Family::counter(
                 "lockgate_yields_total",
-                "Locks that were released though somebody waits here, since handovers were many in a row.",
+                "Locks that were released although clients wait here, since handovers were many in a row.",
                 self.yields.get(),
             ),
             Family::counters(
