@@ -142,6 +142,12 @@ impl User {
         kept.truncate(PASSWORDS);
     }
 
+    /// Returns whether Redis accepted credentials of this user from lockgate at that time or later.
+    pub fn is_verified_since(&self, time: Time) -> bool {
+        let kept = lock(&self.verified);
+        kept.iter().any(|it| it.at.is_some_and(|at| at >= time))
+    }
+
     /// Returns whether the verification of these credentials still counts.
     fn is_verified(&self, credentials: &Credentials, now: Time) -> bool {
         let kept = lock(&self.verified);

@@ -7,8 +7,8 @@ use super::fault::{Fault, planted};
 
 /// The grid of renewals, in milliseconds. The renewals of many locks travel together at its multiples, but too few at
 /// once to delay other requests. For a short lease the grid is a fraction of the lease.
-const RENEWAL_GRID_MS: u64 = 5;
-const GRIDS_PER_LEASE: u64 = 200;
+const RENEWAL_GRID_MS: u64 = 25;
+const GRIDS_PER_LEASE: u64 = 120;
 
 /// How long before the possible end of its lease a session is notified, in milliseconds; for a short lease, a twelfth
 /// of the lease.

@@ -11,69 +11,6 @@ const CROWD: usize = 5_000;
 /// Far above what a waiting client may cost: this is for what grows without bound.
 const MOST_BYTES_PER_CLIENT: u64 = 64 * 1024;
 
-#[test]
-fn five_thousand_wait_for_one_lock_and_pass_it_on_in_order() {
-    let files = allow_many_files();
-    assert!(
-        files > 2 * CROWD as u64 + 100,
-        "too few open files are allowed here: {files}"
-    );
-    // After the limit was raised: the programs started from here have it too.
-    for place in [Place::embedded as fn(Machine) -> Place, Place::with_redis] {
-        let place = place(Machine::alone());
-        let way = if place.redis.is_some() {
-            "in front of Redis"
-        } else {
-            "embedded"
-        };
-        let mut holder = place.client();
-        assert_eq!(holder.say("LOCK k TOKEN holder PX 600000"), "holder");
-
-        let before = place.gate.rss_bytes();
-        let mut crowd = place.gate.clients(CROWD);
-        // A reply from each: all are accepted, with all that an idle client costs.
-        crowd
-            .iter_mut()
-            .for_each(|client| client.send(&["TRYLOCK", "k"]));
-        crowd
-            .iter_mut()
-            .for_each(|client| assert_eq!(client.read_reply(), Value::Nil));
-        let idle = place.gate.rss_bytes();
-        all_wait(&place.gate, &mut crowd);
-        let waiting = place.gate.rss_bytes();
-
-        let start = Instant::now();
-        assert_eq!(holder.say("UNLOCK k holder"), 1);
-        for (i, client) in crowd.iter_mut().enumerate() {
-            assert_eq!(
-                client.read_reply(),
-                token(i),
-                "in the order in which they came"
-            );
-            assert_eq!(client.call(&["UNLOCK", "k", &token(i)]), 1);
-        }
-        let took = start.elapsed();
-        let per_client = |bytes: u64| bytes.saturating_sub(before) / CROWD as u64;
-        report(&format!(
-            "{CROWD} clients {way}: {} bytes each when idle, {} when waiting; \
-             the lock went through all of them in {:.2} s ({:.0} µs each)",
-            per_client(idle),
-            per_client(waiting),
-            took.as_secs_f64(),
-            took.as_secs_f64() * 1e6 / CROWD as f64,
-        ));
-        assert!(
-            per_client(waiting) < MOST_BYTES_PER_CLIENT,
-            "{} bytes",
-            per_client(waiting)
-        );
-        let mut observer = place.client();
-        eventually("no lock is left", || {
-            observer.say("LOCKS").items().is_empty()
-        });
-    }
-}
-
 /// One after the other: only then is it known who came first.
 fn all_wait(gate: &Lockgate, crowd: &mut [Client]) {
     let mut observer = gate.client();
@@ -125,4 +62,72 @@ fn one_more_client_than_may_connect_is_told_so() {
         client.try_write(b"PING\r\n").is_ok() && client.try_read().is_ok_and(|r| r == "PONG")
     });
     assert_eq!(clients[0].say("PING"), "PONG");
+}
+
+/// They need the machine for themselves, and take long: `tests/soak` runs them.
+mod soak {
+    use super::*;
+
+    #[test]
+    fn five_thousand_wait_for_one_lock_and_pass_it_on_in_order() {
+        let files = allow_many_files();
+        assert!(
+            files > 2 * CROWD as u64 + 100,
+            "too few open files are allowed here: {files}"
+        );
+        // After the limit was raised: the programs started from here have it too.
+        for place in [Place::embedded as fn(Machine) -> Place, Place::with_redis] {
+            let place = place(Machine::alone());
+            let way = if place.redis.is_some() {
+                "in front of Redis"
+            } else {
+                "embedded"
+            };
+            let mut holder = place.client();
+            assert_eq!(holder.say("LOCK k TOKEN holder PX 600000"), "holder");
+
+            let before = place.gate.rss_bytes();
+            let mut crowd = place.gate.clients(CROWD);
+            // A reply from each: all are accepted, with all that an idle client costs.
+            crowd
+                .iter_mut()
+                .for_each(|client| client.send(&["TRYLOCK", "k"]));
+            crowd
+                .iter_mut()
+                .for_each(|client| assert_eq!(client.read_reply(), Value::Nil));
+            let idle = place.gate.rss_bytes();
+            all_wait(&place.gate, &mut crowd);
+            let waiting = place.gate.rss_bytes();
+
+            let start = Instant::now();
+            assert_eq!(holder.say("UNLOCK k holder"), 1);
+            for (i, client) in crowd.iter_mut().enumerate() {
+                assert_eq!(
+                    client.read_reply(),
+                    token(i),
+                    "in the order in which they came"
+                );
+                assert_eq!(client.call(&["UNLOCK", "k", &token(i)]), 1);
+            }
+            let took = start.elapsed();
+            let per_client = |bytes: u64| bytes.saturating_sub(before) / CROWD as u64;
+            report(&format!(
+                "{CROWD} clients {way}: {} bytes each when idle, {} when waiting; \
+                 the lock went through all of them in {:.2} s ({:.0} µs each)",
+                per_client(idle),
+                per_client(waiting),
+                took.as_secs_f64(),
+                took.as_secs_f64() * 1e6 / CROWD as f64,
+            ));
+            assert!(
+                per_client(waiting) < MOST_BYTES_PER_CLIENT,
+                "{} bytes",
+                per_client(waiting)
+            );
+            let mut observer = place.client();
+            eventually("no lock is left", || {
+                observer.say("LOCKS").items().is_empty()
+            });
+        }
+    }
 }

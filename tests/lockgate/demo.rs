@@ -413,29 +413,6 @@ fn is_restored(seen: &str) {
     assert!(hidden <= shown, "{seen}");
 }
 
-/// As anybody tries it first: without arguments.
-#[test]
-fn on_a_terminal_it_draws_bars_and_is_done_in_less_than_half_a_minute() {
-    let _machine = Machine::alone();
-    let demo = format!("{} demo", env!("CARGO_BIN_EXE_lockgate"));
-    let start = Instant::now();
-    let seen = on_a_terminal(&demo, &[], b"");
-    let took = start.elapsed();
-    assert!(took < Duration::from_secs(30), "{took:?}");
-    assert!(seen.contains("code 0"), "{seen}");
-    is_restored(&seen);
-    let moves = seen.matches(" of 100 ").count();
-    assert!(moves > 20, "the bars moved {moves} times: {seen}");
-    assert!(
-        seen.contains("\u{1b}[31m█") && seen.contains("\u{1b}[32m█"),
-        "{seen}"
-    );
-    assert!(
-        seen.contains("Commands") && seen.contains("first come, first served"),
-        "{seen}"
-    );
-}
-
 #[test]
 fn ctrl_c_on_a_terminal_ends_it_and_its_server() {
     let _machine = Machine::shared();
@@ -451,4 +428,32 @@ fn ctrl_c_on_a_terminal_ends_it_and_its_server() {
     let line = seen.lines().find(|line| line.contains("started for this"));
     nobody_listens_on(own_server(line.unwrap()));
     assert!(is_empty(directory.path()));
+}
+
+/// They need the machine for themselves.
+mod alone {
+    use super::*;
+
+    /// As anybody tries it first: without arguments.
+    #[test]
+    fn on_a_terminal_it_draws_bars_and_is_done_in_less_than_half_a_minute() {
+        let _machine = Machine::alone();
+        let demo = format!("{} demo", env!("CARGO_BIN_EXE_lockgate"));
+        let start = Instant::now();
+        let seen = on_a_terminal(&demo, &[], b"");
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(30), "{took:?}");
+        assert!(seen.contains("code 0"), "{seen}");
+        is_restored(&seen);
+        let moves = seen.matches(" of 100 ").count();
+        assert!(moves > 20, "the bars moved {moves} times: {seen}");
+        assert!(
+            seen.contains("\u{1b}[31m█") && seen.contains("\u{1b}[32m█"),
+            "{seen}"
+        );
+        assert!(
+            seen.contains("Commands") && seen.contains("first come, first served"),
+            "{seen}"
+        );
+    }
 }

@@ -23,42 +23,6 @@ struct Interval {
     to: Instant,
 }
 
-#[test]
-fn the_clients_of_two_gates_exclude_each_other_and_both_are_served() {
-    let _machine = Machine::alone();
-    let redis = RedisServer::start(&[]);
-    let gates = [Lockgate::in_front_of(&redis), Lockgate::in_front_of(&redis)];
-    let mut monitor = Monitor::start(&redis);
-    let intervals = compete(&gates);
-    assert_exclusive(&intervals);
-    let commands = monitor.commands_on("shared").len();
-    assert!(
-        commands <= ACQUISITIONS * 2 + 20,
-        "{commands} for {ACQUISITIONS} acquisitions"
-    );
-}
-
-#[test]
-fn the_gates_take_turns() {
-    let _machine = Machine::alone();
-    let redis = RedisServer::start(&[]);
-    // Turns are given up sooner than by default, so that many fall into this test.
-    let environment = [
-        ("LOCKGATE_LOCK_MAX_HANDOVERS", "16"),
-        ("LOCKGATE_LOCK_YIELD_PAUSE", "2ms"),
-        ("LOCKGATE_ASK_MAX_DELAY", "1ms"),
-    ];
-    let start = || Lockgate::start_with(&["--upstream", &redis.url()], &environment);
-    let intervals = compete(&[start(), start()]);
-    assert_exclusive(&intervals);
-    let pairs = intervals.windows(2);
-    let turns = pairs.filter(|pair| pair[0].gate != pair[1].gate).count();
-    assert!(
-        turns >= 4,
-        "only {turns} times the lock went from one gate to the other"
-    );
-}
-
 fn assert_exclusive(intervals: &[Interval]) {
     assert_eq!(intervals.len(), ACQUISITIONS);
     for pair in intervals.windows(2) {
@@ -131,4 +95,45 @@ fn when_a_gate_dies_the_other_serves_on() {
     other.awaits_waiters("k", 1);
     drop(one);
     assert_eq!(waiter.read_reply(), "waiter");
+}
+
+/// They need the machine for themselves.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn the_clients_of_two_gates_exclude_each_other_and_both_are_served() {
+        let _machine = Machine::alone();
+        let redis = RedisServer::start(&[]);
+        let gates = [Lockgate::in_front_of(&redis), Lockgate::in_front_of(&redis)];
+        let mut monitor = Monitor::start(&redis);
+        let intervals = compete(&gates);
+        assert_exclusive(&intervals);
+        let commands = monitor.commands_on("shared").len();
+        assert!(
+            commands <= ACQUISITIONS * 2 + 20,
+            "{commands} for {ACQUISITIONS} acquisitions"
+        );
+    }
+
+    #[test]
+    fn the_gates_take_turns() {
+        let _machine = Machine::alone();
+        let redis = RedisServer::start(&[]);
+        // Turns are given up sooner than by default, so that many fall into this test.
+        let environment = [
+            ("LOCKGATE_LOCK_MAX_HANDOVERS", "16"),
+            ("LOCKGATE_LOCK_YIELD_PAUSE", "2ms"),
+            ("LOCKGATE_ASK_MAX_DELAY", "1ms"),
+        ];
+        let start = || Lockgate::start_with(&["--upstream", &redis.url()], &environment);
+        let intervals = compete(&[start(), start()]);
+        assert_exclusive(&intervals);
+        let pairs = intervals.windows(2);
+        let turns = pairs.filter(|pair| pair[0].gate != pair[1].gate).count();
+        assert!(
+            turns >= 4,
+            "only {turns} times the lock went from one gate to the other"
+        );
+    }
 }

@@ -64,6 +64,7 @@ struct Refusal {
     /// The number of the attempt.
     attempt: u64,
     text: Bytes,
+    at: Time,
     /// Until when no new attempt begins, and callers get this refusal.
     until: Time,
 }
@@ -179,7 +180,11 @@ impl Reconnector {
     fn known(&self) -> Option<Result<Arc<Link>, Bytes>> {
         match &*self.shared.state.borrow() {
             State::Up(link) => Some(Ok(Arc::clone(link))),
-            State::Refused(refusal) if clock::now() < refusal.until => {
+            // A password that was accepted since may open the link.
+            State::Refused(refusal)
+                if clock::now() < refusal.until
+                    && !self.shared.subject.user.is_verified_since(refusal.at) =>
+            {
                 Some(Err(refusal.text.clone()))
             }
             State::Down(_) | State::Refused(_) => None,
@@ -325,11 +330,12 @@ async fn keep(shared: Arc<Shared>) {
                 } else {
                     Duration::ZERO
                 };
-                let until = clock::now().plus(pause);
+                let at = clock::now();
                 shared.refused(Refusal {
                     attempt,
                     text,
-                    until,
+                    at,
+                    until: at.plus(pause),
                 });
                 tokio::time::sleep(pause).await;
                 shared.wanted.notified().await;

@@ -18,71 +18,6 @@ const FAULTS: [&[&str]; 6] = [
     &["RENAME", "k", "elsewhere"],
 ];
 
-#[test]
-fn a_resp3_owner_is_told_by_a_push() {
-    let place = Place::with_redis(Machine::alone());
-    let (mut owner, mut direct) = (resp3(&place.gate), place.redis().client());
-    let measured = FAULTS.iter().cycle().take(12).map(|fault| {
-        assert_eq!(owner.say("LOCK k TOKEN t PX 60000 SESSION"), "t");
-        let start = Instant::now();
-        assert!(!matches!(direct.call(fault), Value::Error(_)));
-        is_told_lost(&mut owner, "k", "t");
-        let took = start.elapsed();
-        assert_eq!(owner.say("UNLOCK k t"), 0);
-        direct.say("DEL k elsewhere");
-        took
-    });
-    let took = median(measured.collect());
-    assert!(took < TOLD, "{took:?}");
-    was_told_nothing(&mut owner);
-}
-
-#[test]
-fn the_connection_of_a_resp2_owner_is_closed() {
-    let place = Place::with_redis(Machine::alone());
-    let mut direct = place.redis().client();
-    let measured = FAULTS.iter().map(|fault| {
-        let mut owner = place.client();
-        assert_eq!(owner.say("LOCK k TOKEN t PX 60000 SESSION"), "t");
-        let start = Instant::now();
-        assert!(!matches!(direct.call(fault), Value::Error(_)));
-        owner.is_closed_by_the_server();
-        let took = start.elapsed();
-        direct.say("DEL k elsewhere");
-        took
-    });
-    let took = median(measured.collect());
-    assert!(took < TOLD, "{took:?}");
-}
-
-/// Whoever waits has the lock, and whoever lost it is told, in whichever order.
-#[test]
-fn whoever_waits_is_woken_and_the_owner_told() {
-    let place = Place::with_redis(Machine::alone());
-    let mut direct = place.redis().client();
-    let measured = (0..6).map(|_| {
-        let mut owner = resp3(&place.gate);
-        assert_eq!(owner.say("LOCK k TOKEN t PX 60000 SESSION"), "t");
-        let mut next = waiter(&place.gate, "k", "next", 1);
-        let start = Instant::now();
-        assert_eq!(direct.say("FLUSHALL"), "OK");
-        assert_eq!(next.read_reply(), "next");
-        is_told_lost(&mut owner, "k", "t");
-        let took = start.elapsed();
-        assert_eq!(direct.say("GET k"), "next");
-        drop(owner);
-        next.hears_nothing_for(Duration::from_millis(10));
-        assert_eq!(
-            next.say("UNLOCK k next"),
-            1,
-            "the close of the first one did nothing"
-        );
-        took
-    });
-    let took = median(measured.collect());
-    assert!(took < TOLD, "{took:?}");
-}
-
 /// Nobody is told that still holds it.
 #[test]
 fn only_those_are_told_that_lost_something() {
@@ -109,5 +44,75 @@ fn only_those_are_told_that_lost_something() {
     }
     for owner in &mut owners {
         was_told_nothing(owner);
+    }
+}
+
+/// They need the machine for themselves.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn a_resp3_owner_is_told_by_a_push() {
+        let place = Place::with_redis(Machine::alone());
+        let (mut owner, mut direct) = (resp3(&place.gate), place.redis().client());
+        let measured = FAULTS.iter().cycle().take(12).map(|fault| {
+            assert_eq!(owner.say("LOCK k TOKEN t PX 60000 SESSION"), "t");
+            let start = Instant::now();
+            assert!(!matches!(direct.call(fault), Value::Error(_)));
+            is_told_lost(&mut owner, "k", "t");
+            let took = start.elapsed();
+            assert_eq!(owner.say("UNLOCK k t"), 0);
+            direct.say("DEL k elsewhere");
+            took
+        });
+        let took = median(measured.collect());
+        assert!(took < TOLD, "{took:?}");
+        was_told_nothing(&mut owner);
+    }
+
+    #[test]
+    fn the_connection_of_a_resp2_owner_is_closed() {
+        let place = Place::with_redis(Machine::alone());
+        let mut direct = place.redis().client();
+        let measured = FAULTS.iter().map(|fault| {
+            let mut owner = place.client();
+            assert_eq!(owner.say("LOCK k TOKEN t PX 60000 SESSION"), "t");
+            let start = Instant::now();
+            assert!(!matches!(direct.call(fault), Value::Error(_)));
+            owner.is_closed_by_the_server();
+            let took = start.elapsed();
+            direct.say("DEL k elsewhere");
+            took
+        });
+        let took = median(measured.collect());
+        assert!(took < TOLD, "{took:?}");
+    }
+
+    /// Whoever waits has the lock, and whoever lost it is told, in whichever order.
+    #[test]
+    fn whoever_waits_is_woken_and_the_owner_told() {
+        let place = Place::with_redis(Machine::alone());
+        let mut direct = place.redis().client();
+        let measured = (0..6).map(|_| {
+            let mut owner = resp3(&place.gate);
+            assert_eq!(owner.say("LOCK k TOKEN t PX 60000 SESSION"), "t");
+            let mut next = waiter(&place.gate, "k", "next", 1);
+            let start = Instant::now();
+            assert_eq!(direct.say("FLUSHALL"), "OK");
+            assert_eq!(next.read_reply(), "next");
+            is_told_lost(&mut owner, "k", "t");
+            let took = start.elapsed();
+            assert_eq!(direct.say("GET k"), "next");
+            drop(owner);
+            next.hears_nothing_for(Duration::from_millis(10));
+            assert_eq!(
+                next.say("UNLOCK k next"),
+                1,
+                "the close of the first one did nothing"
+            );
+            took
+        });
+        let took = median(measured.collect());
+        assert!(took < TOLD, "{took:?}");
     }
 }

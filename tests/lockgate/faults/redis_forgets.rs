@@ -26,56 +26,6 @@ fn forgets(redis: &mut RedisServer) {
     redis.restart();
 }
 
-/// Of no owner and no waiter anything is lost, however often Redis forgets.
-#[test]
-fn held_locks_and_their_waiters_outlive_a_redis_that_forgets() {
-    let _machine = Machine::alone();
-    let mut redis = RedisServer::start(&[]);
-    let gate = Lockgate::start(&["--upstream", &redis.url()]);
-    let keys: Vec<String> = (0..LOCKS).map(|n| format!("k:{n}")).collect();
-    let mut owners: Vec<Client> = keys
-        .iter()
-        .enumerate()
-        .map(|(n, key)| own(&gate, n, key))
-        .collect();
-    let mut waiters: Vec<Vec<Client>> = keys.iter().map(|key| queue(&gate, key)).collect();
-
-    let measured = (0..3).map(|round| {
-        redis.kill();
-        redis.restart();
-        let back = Instant::now();
-        let mut fresh = gate.client();
-        let key = format!("fresh:{round}");
-        fresh.send(&["LOCK", &key, "TOKEN", "f"]);
-        are_written_back(&redis, &keys);
-        assert_eq!(fresh.read_reply(), "f");
-        let took = back.elapsed();
-        assert_eq!(fresh.call(&["UNLOCK", &key, "f"]), 1);
-        took
-    });
-    let took = median(measured.collect());
-    assert!(took < NEXT_GRANT, "{took:?}");
-
-    for client in waiters.iter_mut().flatten().chain(&mut owners) {
-        assert!(
-            !client.hears_within(Duration::ZERO).unwrap(),
-            "told something"
-        );
-    }
-    for ((key, owner), queue) in keys.iter().zip(&mut owners).zip(&mut waiters) {
-        assert_eq!(owner.call(&["UNLOCK", key, "owner"]), 1);
-        for (place, next) in queue.iter_mut().enumerate() {
-            let token = format!("w{place}");
-            assert_eq!(next.read_reply(), token, "in their order");
-            assert_eq!(next.call(&["UNLOCK", key, &token]), 1);
-        }
-    }
-    for client in waiters.iter_mut().flatten().chain(&mut owners) {
-        was_told_nothing(client);
-    }
-    assert_eq!(redis.client().say("DBSIZE"), 1, "the mark of the grace");
-}
-
 /// An owner of the lock; some are bound to their connections, and renewed meanwhile.
 fn own(gate: &Lockgate, n: usize, key: &str) -> Client {
     let mut owner = gate.client();
@@ -393,62 +343,6 @@ fn only_sessions_are_written_back_where_it_is_set_so() {
     was_told_nothing(&mut bound);
 }
 
-#[test]
-fn nothing_is_written_back_and_nobody_waits_where_it_is_off() {
-    let _machine = Machine::alone();
-    let mut redis = RedisServer::start(&[]);
-    let settings = [
-        ("LOCKGATE_WRITE_BACK_LEASES", "off"),
-        ("LOCKGATE_WRITE_BACK_GRACE", "30s"),
-    ];
-    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &settings);
-    let (mut plain, mut bound) = (gate.client(), gate.client());
-    assert_eq!(plain.say("LOCK plain TOKEN t"), "t");
-    assert_eq!(bound.say("LOCK bound TOKEN t SESSION"), "t");
-    let mut next = waiter(&gate, "plain", "next", 1);
-    forgets(&mut redis);
-    let ((), took) = timed(|| {
-        assert_eq!(next.read_reply(), "next");
-        bound.is_closed_by_the_server();
-    });
-    assert!(took < AT_ONCE, "{took:?}");
-    assert_eq!(plain.say("UNLOCK plain t"), 0);
-    assert_eq!(holder(&redis, "bound"), Value::Nil);
-}
-
-/// A Redis that reads an old snapshot for longer than the grace time: until it is done nobody can write
-/// back anything, and then everybody has to have the time for it.
-#[test]
-fn the_grace_time_begins_when_redis_takes_writes() {
-    let _machine = Machine::alone();
-    let slowly = [
-        "--key-load-delay",
-        "-5",
-        "--loading-process-events-interval-bytes",
-        "1024",
-    ];
-    let mut redis = RedisServer::start(&slowly);
-    let fill = "for i = 1, 100000 do redis.call('SET', 'other:' .. i, 'x') end";
-    assert_eq!(redis.client().call(&["EVAL", fill, "0"]), Value::Nil);
-    assert_eq!(redis.client().say("SAVE"), "OK");
-    let gate = gate_before(&redis.url(), &[]);
-    let others = [(); 3].map(|()| gate_before(&redis.url(), &[]));
-    let keys: Vec<String> = (0..20).map(|n| format!("k:{n}")).collect();
-    let mut owner = gate.client();
-    let mut waiters = Vec::new();
-    for key in &keys {
-        assert_eq!(owner.call(&["LOCK", key, "TOKEN", "owner"]), "owner");
-        waiters.extend(others.iter().map(|gate| waiter(gate, key, "next", 1)));
-    }
-    redis.kill();
-    let ((), took) = timed(|| redis.restart());
-    assert!(took > Duration::from_millis(800), "{took:?}");
-    are_written_back(&redis, &keys);
-    for next in &mut waiters {
-        assert!(!next.hears_within(Duration::ZERO).unwrap(), "two owners");
-    }
-}
-
 const WITHOUT_INFO: [&str; 8] = [
     "--user", "default", "on", "nopass", "~*", "&*", "+@all", "-info",
 ];
@@ -490,4 +384,115 @@ fn a_bound_lock_of_a_client_that_loses_its_connection_to_redis_is_left_to_its_le
     assert_eq!(next.read_reply(), "next");
     let waited = begin.elapsed();
     assert!(waited > Duration::from_millis(1_900), "{waited:?}");
+}
+
+/// They need the machine for themselves.
+mod alone {
+    use super::*;
+
+    /// Of no owner and no waiter anything is lost, however often Redis forgets.
+    #[test]
+    fn held_locks_and_their_waiters_outlive_a_redis_that_forgets() {
+        let _machine = Machine::alone();
+        let mut redis = RedisServer::start(&[]);
+        let gate = Lockgate::start(&["--upstream", &redis.url()]);
+        let keys: Vec<String> = (0..LOCKS).map(|n| format!("k:{n}")).collect();
+        let mut owners: Vec<Client> = keys
+            .iter()
+            .enumerate()
+            .map(|(n, key)| own(&gate, n, key))
+            .collect();
+        let mut waiters: Vec<Vec<Client>> = keys.iter().map(|key| queue(&gate, key)).collect();
+
+        let measured = (0..3).map(|round| {
+            redis.kill();
+            redis.restart();
+            let back = Instant::now();
+            let mut fresh = gate.client();
+            let key = format!("fresh:{round}");
+            fresh.send(&["LOCK", &key, "TOKEN", "f"]);
+            are_written_back(&redis, &keys);
+            assert_eq!(fresh.read_reply(), "f");
+            let took = back.elapsed();
+            assert_eq!(fresh.call(&["UNLOCK", &key, "f"]), 1);
+            took
+        });
+        let took = median(measured.collect());
+        assert!(took < NEXT_GRANT, "{took:?}");
+
+        for client in waiters.iter_mut().flatten().chain(&mut owners) {
+            assert!(
+                !client.hears_within(Duration::ZERO).unwrap(),
+                "told something"
+            );
+        }
+        for ((key, owner), queue) in keys.iter().zip(&mut owners).zip(&mut waiters) {
+            assert_eq!(owner.call(&["UNLOCK", key, "owner"]), 1);
+            for (place, next) in queue.iter_mut().enumerate() {
+                let token = format!("w{place}");
+                assert_eq!(next.read_reply(), token, "in their order");
+                assert_eq!(next.call(&["UNLOCK", key, &token]), 1);
+            }
+        }
+        for client in waiters.iter_mut().flatten().chain(&mut owners) {
+            was_told_nothing(client);
+        }
+        assert_eq!(redis.client().say("DBSIZE"), 1, "the mark of the grace");
+    }
+
+    #[test]
+    fn nothing_is_written_back_and_nobody_waits_where_it_is_off() {
+        let _machine = Machine::alone();
+        let mut redis = RedisServer::start(&[]);
+        let settings = [
+            ("LOCKGATE_WRITE_BACK_LEASES", "off"),
+            ("LOCKGATE_WRITE_BACK_GRACE", "30s"),
+        ];
+        let gate = Lockgate::start_with(&["--upstream", &redis.url()], &settings);
+        let (mut plain, mut bound) = (gate.client(), gate.client());
+        assert_eq!(plain.say("LOCK plain TOKEN t"), "t");
+        assert_eq!(bound.say("LOCK bound TOKEN t SESSION"), "t");
+        let mut next = waiter(&gate, "plain", "next", 1);
+        forgets(&mut redis);
+        let ((), took) = timed(|| {
+            assert_eq!(next.read_reply(), "next");
+            bound.is_closed_by_the_server();
+        });
+        assert!(took < AT_ONCE, "{took:?}");
+        assert_eq!(plain.say("UNLOCK plain t"), 0);
+        assert_eq!(holder(&redis, "bound"), Value::Nil);
+    }
+
+    /// A Redis that reads an old snapshot for longer than the grace time: until it is done nobody can write
+    /// back anything, and then everybody has to have the time for it.
+    #[test]
+    fn the_grace_time_begins_when_redis_takes_writes() {
+        let _machine = Machine::alone();
+        let slowly = [
+            "--key-load-delay",
+            "-5",
+            "--loading-process-events-interval-bytes",
+            "1024",
+        ];
+        let mut redis = RedisServer::start(&slowly);
+        let fill = "for i = 1, 100000 do redis.call('SET', 'other:' .. i, 'x') end";
+        assert_eq!(redis.client().call(&["EVAL", fill, "0"]), Value::Nil);
+        assert_eq!(redis.client().say("SAVE"), "OK");
+        let gate = gate_before(&redis.url(), &[]);
+        let others = [(); 3].map(|()| gate_before(&redis.url(), &[]));
+        let keys: Vec<String> = (0..20).map(|n| format!("k:{n}")).collect();
+        let mut owner = gate.client();
+        let mut waiters = Vec::new();
+        for key in &keys {
+            assert_eq!(owner.call(&["LOCK", key, "TOKEN", "owner"]), "owner");
+            waiters.extend(others.iter().map(|gate| waiter(gate, key, "next", 1)));
+        }
+        redis.kill();
+        let ((), took) = timed(|| redis.restart());
+        assert!(took > Duration::from_millis(800), "{took:?}");
+        are_written_back(&redis, &keys);
+        for next in &mut waiters {
+            assert!(!next.hears_within(Duration::ZERO).unwrap(), "two owners");
+        }
+    }
 }

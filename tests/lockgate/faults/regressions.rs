@@ -77,25 +77,6 @@ fn whoever_asked_again_at_another_gate_while_its_grant_was_under_way_keeps_the_l
     }
 }
 
-/// That the lock was freed is told while the question for it is under way, and its answer is "held": on
-/// whichever side of the push it was made.
-#[test]
-fn a_push_that_overtakes_its_answer_is_not_lost() {
-    let place = Place::with_redis(Machine::alone());
-    let (mut direct, mut waiter) = (place.redis().client(), place.client());
-    for round in 0..2_000_u64 {
-        let key = format!("k:{round}");
-        assert_eq!(direct.call(&["SET", &key, "direct", "PX", "60000"]), "OK");
-        waiter.send(&["LOCK", &key, "TOKEN", "t"]);
-        spin(round % 200);
-        assert_eq!(direct.call(&["DEL", &key]), 1);
-        let start = Instant::now();
-        assert_eq!(waiter.read_reply(), "t");
-        assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
-        assert_eq!(waiter.call(&["UNLOCK", &key, "t"]), 1);
-    }
-}
-
 /// A key is told of only if it was read after the gate's own last write to it: whatever that was.
 #[test]
 fn after_each_write_of_the_gate_a_foreign_delete_is_noticed() {
@@ -211,36 +192,6 @@ fn a_command_that_was_given_up_on_and_comes_late_takes_the_lock_for_nobody() {
     }
 }
 
-/// It comes when what it did was to be undone already: its connection is ended before, and where the
-/// user may not do so it is undone once more.
-#[test]
-fn a_command_that_comes_after_it_was_undone_takes_the_lock_for_nobody() {
-    let _machine = Machine::alone();
-    for (right, late) in [("+client|kill", 2_500), ("-client|kill", 1_400)] {
-        let redis = RedisServer::start(&[
-            "--user", "default", "on", "nopass", "~*", "&*", "+@all", right,
-        ]);
-        let proxy = Proxy::before(redis.address());
-        let settings = [
-            ("LOCKGATE_UPSTREAM_TIMEOUT", "800ms"),
-            ("LOCKGATE_WRITE_BACK_GRACE", "1500ms"),
-        ];
-        let gate = gate_before(&proxy.url(), &settings);
-        let mut client = gate.client();
-        let sent = Instant::now();
-        proxy.delay(Duration::from_millis(late));
-        client.send(&["LOCK", "k", "WAIT", "300", "PX", "60000"]);
-        client.hears_nothing_for(Duration::from_millis(100));
-        // What was sent is on its way still; what follows overtakes it.
-        proxy.delay(Duration::ZERO);
-        assert!(matches!(client.read_reply(), Value::Nil | Value::Error(_)));
-        let mut direct = redis.client();
-        let undone = Duration::from_millis(late + 1_200);
-        thread::sleep(undone.saturating_sub(sent.elapsed()));
-        assert_eq!(direct.say("EXISTS k"), 0, "{right}");
-    }
-}
-
 /// Waiting costs Redis nothing, however many wait for however long.
 #[test]
 fn a_gate_whose_clients_only_wait_sends_nothing_but_pings() {
@@ -279,5 +230,59 @@ fn spin(micros: u64) {
     let end = Instant::now() + Duration::from_micros(micros);
     while Instant::now() < end {
         std::hint::spin_loop();
+    }
+}
+
+/// They need the machine for themselves.
+mod alone {
+    use super::*;
+
+    /// That the lock was freed is told while the question for it is under way, and its answer is "held": on
+    /// whichever side of the push it was made.
+    #[test]
+    fn a_push_that_overtakes_its_answer_is_not_lost() {
+        let place = Place::with_redis(Machine::alone());
+        let (mut direct, mut waiter) = (place.redis().client(), place.client());
+        for round in 0..2_000_u64 {
+            let key = format!("k:{round}");
+            assert_eq!(direct.call(&["SET", &key, "direct", "PX", "60000"]), "OK");
+            waiter.send(&["LOCK", &key, "TOKEN", "t"]);
+            spin(round % 200);
+            assert_eq!(direct.call(&["DEL", &key]), 1);
+            let start = Instant::now();
+            assert_eq!(waiter.read_reply(), "t");
+            assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+            assert_eq!(waiter.call(&["UNLOCK", &key, "t"]), 1);
+        }
+    }
+
+    /// It comes when what it did was to be undone already: its connection is ended before, and where the
+    /// user may not do so it is undone once more.
+    #[test]
+    fn a_command_that_comes_after_it_was_undone_takes_the_lock_for_nobody() {
+        let _machine = Machine::alone();
+        for (right, late) in [("+client|kill", 2_500), ("-client|kill", 1_400)] {
+            let redis = RedisServer::start(&[
+                "--user", "default", "on", "nopass", "~*", "&*", "+@all", right,
+            ]);
+            let proxy = Proxy::before(redis.address());
+            let settings = [
+                ("LOCKGATE_UPSTREAM_TIMEOUT", "800ms"),
+                ("LOCKGATE_WRITE_BACK_GRACE", "1500ms"),
+            ];
+            let gate = gate_before(&proxy.url(), &settings);
+            let mut client = gate.client();
+            let sent = Instant::now();
+            proxy.delay(Duration::from_millis(late));
+            client.send(&["LOCK", "k", "WAIT", "300", "PX", "60000"]);
+            client.hears_nothing_for(Duration::from_millis(100));
+            // What was sent is on its way still; what follows overtakes it.
+            proxy.delay(Duration::ZERO);
+            assert!(matches!(client.read_reply(), Value::Nil | Value::Error(_)));
+            let mut direct = redis.client();
+            let undone = Duration::from_millis(late + 1_200);
+            thread::sleep(undone.saturating_sub(sent.elapsed()));
+            assert_eq!(direct.say("EXISTS k"), 0, "{right}");
+        }
     }
 }

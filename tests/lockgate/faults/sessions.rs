@@ -14,44 +14,6 @@ use crate::support::{Machine, Place, Proxy, RedisServer, Value, eventually, medi
 /// What is promised.
 const NEXT_HAS_IT: Duration = Duration::from_millis(20);
 
-#[test]
-fn when_the_process_of_an_owner_is_killed_the_next_one_has_the_lock_within_20_ms() {
-    let place = Place::with_redis(Machine::alone());
-    let measured = (0..7).map(|_| {
-        let mut owner = RedisCli::connect(&place.gate);
-        assert_eq!(owner.say("LOCK k TOKEN owner PX 60000 SESSION"), "owner");
-        let mut next = waiter(&place.gate, "k", "next", 1);
-        let ((), took) = timed(|| {
-            owner.kill();
-            assert_eq!(next.read_reply(), "next");
-        });
-        assert_eq!(next.say("UNLOCK k next"), 1);
-        took
-    });
-    let took = median(measured.collect());
-    assert!(took < NEXT_HAS_IT, "{took:?}");
-}
-
-#[test]
-fn when_the_connection_of_an_owner_is_reset_the_next_one_has_the_lock_within_20_ms() {
-    for place in [Place::embedded as fn(Machine) -> Place, Place::with_redis] {
-        let place = place(Machine::alone());
-        let measured = (0..9).map(|_| {
-            let mut owner = place.client();
-            assert_eq!(owner.say("LOCK k TOKEN owner PX 60000 SESSION"), "owner");
-            let mut next = waiter(&place.gate, "k", "next", 1);
-            let ((), took) = timed(|| {
-                reset(owner);
-                assert_eq!(next.read_reply(), "next");
-            });
-            assert_eq!(next.say("UNLOCK k next"), 1);
-            took
-        });
-        let took = median(measured.collect());
-        assert!(took < NEXT_HAS_IT, "{took:?}");
-    }
-}
-
 /// With nobody waiting there is nothing left of it; and only of what was bound.
 #[test]
 fn a_close_releases_what_was_bound_and_nothing_else() {
@@ -150,42 +112,6 @@ fn who_gave_the_lock_back_renews_nothing() {
         pttl(&mut plain, "k") <= 200,
         "it is not the gate's to renew"
     );
-}
-
-#[test]
-fn renewals_of_many_locks_travel_together() {
-    const LOCKS: i64 = 250;
-    let place = Place::with_redis(Machine::alone());
-    let mut owner = place.client();
-    for n in 0..LOCKS {
-        let key = format!("k:{n}");
-        let taken = owner.call(&["LOCK", &key, "TOKEN", "t", "PX", "3000", "SESSION"]);
-        assert_eq!(taken, "t");
-        // Granted at any time, not at once.
-        sleep(Duration::from_millis(3));
-    }
-    let mut redis = place.redis().client();
-    let mut stats = || {
-        let renewals = stat(
-            &redis.say("INFO commandstats").text(),
-            "cmdstat_evalsha:calls=",
-        );
-        let reads = stat(&redis.say("INFO stats").text(), "total_reads_processed:");
-        (renewals, reads)
-    };
-    let before = stats();
-    sleep(Duration::from_millis(3_100));
-    let after = stats();
-    let (renewals, reads) = (after.0 - before.0, after.1 - before.1);
-    // Each lock once a second; in each second ten moments at most.
-    assert!((2 * LOCKS..=5 * LOCKS).contains(&renewals), "{renewals}");
-    assert!(
-        reads <= renewals / 5,
-        "{reads} reads for {renewals} renewals"
-    );
-    for n in 0..LOCKS {
-        assert!(pttl(&mut redis, &format!("k:{n}")) > 1_000);
-    }
 }
 
 /// The number after this name in what `INFO` says.
@@ -329,4 +255,83 @@ fn an_owner_whose_database_is_swapped_is_told_at_its_next_renewal() {
         is_told_lost(&mut owner, "k", "t");
     });
     assert!(took < AT_ONCE, "{took:?}");
+}
+
+/// They need the machine for themselves.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn when_the_process_of_an_owner_is_killed_the_next_one_has_the_lock_within_20_ms() {
+        let place = Place::with_redis(Machine::alone());
+        let measured = (0..7).map(|_| {
+            let mut owner = RedisCli::connect(&place.gate);
+            assert_eq!(owner.say("LOCK k TOKEN owner PX 60000 SESSION"), "owner");
+            let mut next = waiter(&place.gate, "k", "next", 1);
+            let ((), took) = timed(|| {
+                owner.kill();
+                assert_eq!(next.read_reply(), "next");
+            });
+            assert_eq!(next.say("UNLOCK k next"), 1);
+            took
+        });
+        let took = median(measured.collect());
+        assert!(took < NEXT_HAS_IT, "{took:?}");
+    }
+
+    #[test]
+    fn when_the_connection_of_an_owner_is_reset_the_next_one_has_the_lock_within_20_ms() {
+        for place in [Place::embedded as fn(Machine) -> Place, Place::with_redis] {
+            let place = place(Machine::alone());
+            let measured = (0..9).map(|_| {
+                let mut owner = place.client();
+                assert_eq!(owner.say("LOCK k TOKEN owner PX 60000 SESSION"), "owner");
+                let mut next = waiter(&place.gate, "k", "next", 1);
+                let ((), took) = timed(|| {
+                    reset(owner);
+                    assert_eq!(next.read_reply(), "next");
+                });
+                assert_eq!(next.say("UNLOCK k next"), 1);
+                took
+            });
+            let took = median(measured.collect());
+            assert!(took < NEXT_HAS_IT, "{took:?}");
+        }
+    }
+
+    #[test]
+    fn renewals_of_many_locks_travel_together() {
+        const LOCKS: i64 = 250;
+        let place = Place::with_redis(Machine::alone());
+        let mut owner = place.client();
+        for n in 0..LOCKS {
+            let key = format!("k:{n}");
+            let taken = owner.call(&["LOCK", &key, "TOKEN", "t", "PX", "3000", "SESSION"]);
+            assert_eq!(taken, "t");
+            // Granted at any time, not at once.
+            sleep(Duration::from_millis(3));
+        }
+        let mut redis = place.redis().client();
+        let mut stats = || {
+            let renewals = stat(
+                &redis.say("INFO commandstats").text(),
+                "cmdstat_evalsha:calls=",
+            );
+            let reads = stat(&redis.say("INFO stats").text(), "total_reads_processed:");
+            (renewals, reads)
+        };
+        let before = stats();
+        sleep(Duration::from_millis(3_100));
+        let after = stats();
+        let (renewals, reads) = (after.0 - before.0, after.1 - before.1);
+        // Each lock once a second; in each second ten moments at most.
+        assert!((2 * LOCKS..=5 * LOCKS).contains(&renewals), "{renewals}");
+        assert!(
+            reads <= renewals / 5,
+            "{reads} reads for {renewals} renewals"
+        );
+        for n in 0..LOCKS {
+            assert!(pttl(&mut redis, &format!("k:{n}")) > 1_000);
+        }
+    }
 }

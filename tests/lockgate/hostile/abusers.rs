@@ -90,102 +90,6 @@ fn measure(name: &str, alice: &mut Client, abuse: impl Fn(&AtomicBool) + Sync) {
 /// take most of it.
 const BURST_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Behind a `LOCK` of its own that waits, a thousand `UNLOCK`s overtake on each of four connections. Their user has
-/// no right to the lock.
-#[test]
-fn unlocks_by_a_user_without_rights() {
-    let _machine = Machine::alone();
-    let redis = redis();
-    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);
-    let mut holder = known(&gate, "mallory");
-    assert_eq!(holder.say("LOCK mal:held TOKEN m PX 600000"), "m");
-    let mut flood = frame(&["LOCK", "mal:held"]);
-    for number in 0..1_000 {
-        flood.extend(frame(&["UNLOCK", "k", &format!("x{number}")]));
-    }
-    let sent = AtomicU64::new(0);
-    let mut alice = known(&gate, "alice");
-    measure("unlocks", &mut alice, |ends| {
-        while !ends.load(Ordering::Relaxed) {
-            let mut clients: Vec<_> = (0..4).map(|_| known(&gate, "mallory")).collect();
-            for client in &mut clients {
-                client.write_raw(&flood);
-                sent.fetch_add(1_000, Ordering::Relaxed);
-            }
-            thread::sleep(BURST_INTERVAL);
-        }
-    });
-    report(&format!("{} unlocks\n", sent.load(Ordering::Relaxed)));
-}
-
-/// A user that Redis has no connection for wants a lock that others use, all the time.
-#[test]
-fn a_user_without_a_connection() {
-    let _machine = Machine::alone();
-    let redis = redis();
-    let mut admin = redis.client();
-    assert_eq!(admin.say("ACL SETUSER mallory ~*"), "OK");
-    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);
-    let clients: Vec<_> = (0..4).map(|_| known(&gate, "mallory")).collect();
-    let clients = std::sync::Mutex::new(clients);
-    let mut alice = known(&gate, "alice");
-    assert_eq!(alice.say("TRYLOCK mine TOKEN t PX 600000"), "t");
-    assert_eq!(admin.say("CONFIG SET maxclients 1"), "OK");
-    measure("no connection", &mut alice, |ends| {
-        let mut clients = clients.lock().unwrap();
-        while !ends.load(Ordering::Relaxed) {
-            for client in &mut *clients {
-                client.send(&["LOCK", "k", "WAIT", "100"]);
-            }
-            for client in &mut *clients {
-                let reply = client.read_reply();
-                assert!(reply.is_nil() || reply.error().contains("max number of clients"));
-            }
-        }
-    });
-    // It keeps its place, and has its turn when it has a connection.
-    assert_eq!(alice.say("LOCK k TOKEN h PX 20000"), "h");
-    let mut clients = clients.into_inner().unwrap();
-    clients[0].send(&["LOCK", "k", "TOKEN", "m"]);
-    clients[0].hears_nothing_for(Duration::from_millis(100));
-    assert_eq!(alice.say("UNLOCK k h"), 1);
-    clients[0].hears_nothing_for(Duration::from_millis(100));
-    assert_eq!(admin.say("CONFIG SET maxclients 1000"), "OK");
-    assert_eq!(clients[0].read_reply(), "m");
-}
-
-/// Clients with as many `SESSION` locks of the shortest lease as each may have, all of them to be renewed.
-#[test]
-fn idle_owners_of_many_session_locks() {
-    let _machine = Machine::alone();
-    let redis = redis();
-    let settings = [
-        &SHORT_GRACE[..],
-        &[("LOCKGATE_LOCK_MIN_SESSION_LEASE", "1s")],
-    ]
-    .concat();
-    let gate = Lockgate::start_with(&["--upstream", &redis.url()], &settings);
-    let mut alice = known(&gate, "alice");
-    let short = alice.say("LOCK short PX 999 SESSION");
-    assert!(
-        short
-            .error()
-            .starts_with("ERR SESSION takes a lease of 1000 milliseconds")
-    );
-    for connections in [1, 3, 8] {
-        let name = format!("sessions of {connections} connections");
-        measure(&name, &mut alice, |ends| {
-            let owners: Vec<_> = (0..connections)
-                .map(|owner| with_session_locks(&gate, owner))
-                .collect();
-            while !ends.load(Ordering::Relaxed) {
-                thread::sleep(Duration::from_millis(5));
-            }
-            drop(owners);
-        });
-    }
-}
-
 /// A client with as many session locks as it may have.
 fn with_session_locks(gate: &Lockgate, owner: usize) -> Client {
     let mut mallory = known(gate, "mallory");
@@ -202,4 +106,105 @@ fn with_session_locks(gate: &Lockgate, owner: usize) -> Client {
     });
     assert_eq!(granted.count(), 256);
     mallory
+}
+
+/// They need the machine for themselves, and take long: `tests/soak` runs them.
+mod soak {
+    use super::*;
+
+    /// Behind a `LOCK` of its own that waits, a thousand `UNLOCK`s overtake on each of four connections. Their user has
+    /// no right to the lock.
+    #[test]
+    fn unlocks_by_a_user_without_rights() {
+        let _machine = Machine::alone();
+        let redis = redis();
+        let gate = Lockgate::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);
+        let mut holder = known(&gate, "mallory");
+        assert_eq!(holder.say("LOCK mal:held TOKEN m PX 600000"), "m");
+        let mut flood = frame(&["LOCK", "mal:held"]);
+        for number in 0..1_000 {
+            flood.extend(frame(&["UNLOCK", "k", &format!("x{number}")]));
+        }
+        let sent = AtomicU64::new(0);
+        let mut alice = known(&gate, "alice");
+        measure("unlocks", &mut alice, |ends| {
+            while !ends.load(Ordering::Relaxed) {
+                let mut clients: Vec<_> = (0..4).map(|_| known(&gate, "mallory")).collect();
+                for client in &mut clients {
+                    client.write_raw(&flood);
+                    sent.fetch_add(1_000, Ordering::Relaxed);
+                }
+                thread::sleep(BURST_INTERVAL);
+            }
+        });
+        report(&format!("{} unlocks\n", sent.load(Ordering::Relaxed)));
+    }
+
+    /// A user that Redis has no connection for wants a lock that others use, all the time.
+    #[test]
+    fn a_user_without_a_connection() {
+        let _machine = Machine::alone();
+        let redis = redis();
+        let mut admin = redis.client();
+        assert_eq!(admin.say("ACL SETUSER mallory ~*"), "OK");
+        let gate = Lockgate::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);
+        let clients: Vec<_> = (0..4).map(|_| known(&gate, "mallory")).collect();
+        let clients = std::sync::Mutex::new(clients);
+        let mut alice = known(&gate, "alice");
+        assert_eq!(alice.say("TRYLOCK mine TOKEN t PX 600000"), "t");
+        assert_eq!(admin.say("CONFIG SET maxclients 1"), "OK");
+        measure("no connection", &mut alice, |ends| {
+            let mut clients = clients.lock().unwrap();
+            while !ends.load(Ordering::Relaxed) {
+                for client in &mut *clients {
+                    client.send(&["LOCK", "k", "WAIT", "100"]);
+                }
+                for client in &mut *clients {
+                    let reply = client.read_reply();
+                    assert!(reply.is_nil() || reply.error().contains("max number of clients"));
+                }
+            }
+        });
+        // It keeps its place, and has its turn when it has a connection.
+        assert_eq!(alice.say("LOCK k TOKEN h PX 20000"), "h");
+        let mut clients = clients.into_inner().unwrap();
+        clients[0].send(&["LOCK", "k", "TOKEN", "m"]);
+        clients[0].hears_nothing_for(Duration::from_millis(100));
+        assert_eq!(alice.say("UNLOCK k h"), 1);
+        clients[0].hears_nothing_for(Duration::from_millis(100));
+        assert_eq!(admin.say("CONFIG SET maxclients 1000"), "OK");
+        assert_eq!(clients[0].read_reply(), "m");
+    }
+
+    /// Clients with as many `SESSION` locks of the shortest lease as each may have, all of them to be renewed.
+    #[test]
+    fn idle_owners_of_many_session_locks() {
+        let _machine = Machine::alone();
+        let redis = redis();
+        let settings = [
+            &SHORT_GRACE[..],
+            &[("LOCKGATE_LOCK_MIN_SESSION_LEASE", "1s")],
+        ]
+        .concat();
+        let gate = Lockgate::start_with(&["--upstream", &redis.url()], &settings);
+        let mut alice = known(&gate, "alice");
+        let short = alice.say("LOCK short PX 999 SESSION");
+        assert!(
+            short
+                .error()
+                .starts_with("ERR SESSION takes a lease of 1000 milliseconds")
+        );
+        for connections in [1, 3, 8] {
+            let name = format!("sessions of {connections} connections");
+            measure(&name, &mut alice, |ends| {
+                let owners: Vec<_> = (0..connections)
+                    .map(|owner| with_session_locks(&gate, owner))
+                    .collect();
+                while !ends.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                drop(owners);
+            });
+        }
+    }
 }

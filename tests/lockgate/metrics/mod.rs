@@ -207,7 +207,7 @@ fn what_others_do_to_locks_is_counted() {
     waiter.send(&["LOCK", "theirs", "TOKEN", "w"]);
     place.gate.awaits_waiters("theirs", 1);
     eventually("the gate knows who holds it", || {
-        more(&mut client, "upstream_commands_ask") == 1
+        more(&mut client, "upstream_commands_acquire") == 1
     });
     assert_eq!(redis.say("DEL theirs"), 1);
     assert_eq!(waiter.read_reply(), "w");

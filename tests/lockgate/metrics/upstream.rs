@@ -150,7 +150,7 @@ fn a_redis_that_comes_back_with_nothing_is_counted() {
         [
             "connect_failures_total",
             "data_losses_total",
-            "commands_total{kind=\"restore\"}",
+            "commands_total{kind=\"write_back\"}",
         ]
         .map(|name| number(&place.gate, name))
     };

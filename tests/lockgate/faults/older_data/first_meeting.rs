@@ -29,38 +29,6 @@ fn first_lock(redis: &RedisServer, settings: &[(&str, &str)], n: usize) -> Durat
     took
 }
 
-/// A long grace is kept once for each Redis, not by each lockgate that starts.
-#[test]
-fn the_first_lock_of_a_fresh_lockgate_is_granted_at_once_where_another_one_served_before() {
-    let _machine = Machine::alone();
-    let redis = RedisServer::start_unused(&[]);
-    let settings = [("LOCKGATE_WRITE_BACK_GRACE", "12s")];
-    first_lock(&redis, &settings, 0);
-    let took = median(
-        (1..=TIMES)
-            .map(|n| first_lock(&redis, &settings, n))
-            .collect(),
-    );
-    assert!(took <= FIRST_GRANT, "{took:?}");
-}
-
-#[test]
-fn the_first_lock_ever_takes_no_longer_than_the_grace() {
-    let _machine = Machine::alone();
-    let redis = RedisServer::start_unused(&[]);
-    let took = first_lock(&redis, &SETTINGS, 0);
-    assert!(took < Duration::from_millis(2_500 + 500), "{took:?}");
-    assert_eq!(redis.client().say("FLUSHALL"), "OK");
-    let took = first_lock(&redis, &SETTINGS, 1);
-    assert!(took < Duration::from_millis(2_500 + 500), "{took:?}");
-    let took = median(
-        (2..2 + TIMES)
-            .map(|n| first_lock(&redis, &SETTINGS, n))
-            .collect(),
-    );
-    assert!(took <= FIRST_GRANT, "{took:?}");
-}
-
 /// A crash brings the mark of an earlier time back with the data: it is of another process.
 #[test]
 fn a_redis_that_restarted_with_its_data_is_not_taken_for_the_one_before() {
@@ -83,40 +51,6 @@ fn a_redis_that_restarted_with_its_data_is_not_taken_for_the_one_before() {
     next.hears_nothing_for(Duration::from_millis(2_500));
     assert_eq!(owner.say("UNLOCK k owner"), 1);
     assert_eq!(next.read_reply(), "next");
-}
-
-/// Redis takes a new name for its history when its first replica comes, and loses nothing by it.
-#[test]
-fn a_first_replica_changes_nothing() {
-    let _machine = Machine::alone();
-    let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
-    let replica = RedisServer::start(&[]);
-    let gate = Lockgate::start_with(&["--upstream", &master.url()], &SETTINGS);
-    super::grant_again(std::slice::from_ref(&gate));
-    let mut owner = gate.client();
-    assert_eq!(owner.say("LOCK held TOKEN t PX 60000"), "t");
-    let before = (shared_connections(&master), name_of_history(&master));
-    follows(&replica, &Proxy::before(master.address()));
-    assert_ne!(
-        before.1,
-        name_of_history(&master),
-        "that is what it is about"
-    );
-
-    assert_eq!(locked_at_once(&gate, "0", "k"), "t");
-    // A connection of its own, which sees the new name.
-    assert_eq!(locked_at_once(&gate, "5", "k"), "t");
-    assert_eq!(locked_at_once(&gate, "0", "other"), "t");
-    let after = shared_connections(&master);
-    for connection in &before.0 {
-        assert!(
-            after.contains(connection),
-            "{connection} of {before:?} is not in {after:?}"
-        );
-    }
-    let fresh = Lockgate::start_with(&["--upstream", &master.url()], &SETTINGS);
-    assert_eq!(locked_at_once(&fresh, "0", "by the fresh one"), "t");
-    assert_eq!(owner.say("UNLOCK held t"), 1);
 }
 
 /// Takes a lock in this database; that is done at once.
@@ -154,4 +88,75 @@ fn name_of_history(redis: &RedisServer) -> String {
         .lines()
         .find_map(|line| line.strip_prefix("master_replid:"));
     name.expect("a name").to_owned()
+}
+
+/// They need the machine for themselves.
+mod alone {
+    use super::*;
+
+    /// A long grace is kept once for each Redis, not by each lockgate that starts.
+    #[test]
+    fn the_first_lock_of_a_fresh_lockgate_is_granted_at_once_where_another_one_served_before() {
+        let _machine = Machine::alone();
+        let redis = RedisServer::start_unused(&[]);
+        let settings = [("LOCKGATE_WRITE_BACK_GRACE", "12s")];
+        first_lock(&redis, &settings, 0);
+        let took = median(
+            (1..=TIMES)
+                .map(|n| first_lock(&redis, &settings, n))
+                .collect(),
+        );
+        assert!(took <= FIRST_GRANT, "{took:?}");
+    }
+
+    #[test]
+    fn the_first_lock_ever_takes_no_longer_than_the_grace() {
+        let _machine = Machine::alone();
+        let redis = RedisServer::start_unused(&[]);
+        let took = first_lock(&redis, &SETTINGS, 0);
+        assert!(took < Duration::from_millis(2_500 + 500), "{took:?}");
+        assert_eq!(redis.client().say("FLUSHALL"), "OK");
+        let took = first_lock(&redis, &SETTINGS, 1);
+        assert!(took < Duration::from_millis(2_500 + 500), "{took:?}");
+        let took = median(
+            (2..2 + TIMES)
+                .map(|n| first_lock(&redis, &SETTINGS, n))
+                .collect(),
+        );
+        assert!(took <= FIRST_GRANT, "{took:?}");
+    }
+
+    /// Redis takes a new name for its history when its first replica comes, and loses nothing by it.
+    #[test]
+    fn a_first_replica_changes_nothing() {
+        let _machine = Machine::alone();
+        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+        let replica = RedisServer::start(&[]);
+        let gate = Lockgate::start_with(&["--upstream", &master.url()], &SETTINGS);
+        super::super::grant_again(std::slice::from_ref(&gate));
+        let mut owner = gate.client();
+        assert_eq!(owner.say("LOCK held TOKEN t PX 60000"), "t");
+        let before = (shared_connections(&master), name_of_history(&master));
+        follows(&replica, &Proxy::before(master.address()));
+        assert_ne!(
+            before.1,
+            name_of_history(&master),
+            "that is what it is about"
+        );
+
+        assert_eq!(locked_at_once(&gate, "0", "k"), "t");
+        // A connection of its own, which sees the new name.
+        assert_eq!(locked_at_once(&gate, "5", "k"), "t");
+        assert_eq!(locked_at_once(&gate, "0", "other"), "t");
+        let after = shared_connections(&master);
+        for connection in &before.0 {
+            assert!(
+                after.contains(connection),
+                "{connection} of {before:?} is not in {after:?}"
+            );
+        }
+        let fresh = Lockgate::start_with(&["--upstream", &master.url()], &SETTINGS);
+        assert_eq!(locked_at_once(&fresh, "0", "by the fresh one"), "t");
+        assert_eq!(owner.say("UNLOCK held t"), 1);
+    }
 }

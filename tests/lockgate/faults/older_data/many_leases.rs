@@ -31,68 +31,6 @@ const THIEVES: usize = 100;
 /// The longest that writing back all of them may take.
 const LATEST: Duration = Duration::from_secs(60);
 
-#[test]
-fn of_very_many_leases_none_is_granted_elsewhere() {
-    let leases = env::var("LEASES").map_or(LEASES, |text| text.parse().expect("a number"));
-    let _machine = Machine::alone();
-    let mut redis = RedisServer::start(&[]);
-    let start = || Lockgate::start_with(&["--upstream", &redis.url()], &SETTINGS);
-    let gates = [start(), start()];
-    grant_again(&gates);
-    take(&gates[0], leases);
-
-    redis.kill();
-    redis.restart();
-    let back = Instant::now();
-    let step = leases / SAMPLE;
-    let sample: Vec<_> = (0..leases).step_by(step).collect();
-    let (stolen, written_back) = thread::scope(|threads| {
-        let (gate, redis) = (&gates[1], &redis);
-        let watching = threads.spawn(move || are_written_back(redis, leases, back));
-        let thieves: Vec<_> = (0..THIEVES)
-            .map(|n| {
-                let mine: Vec<_> = sample.iter().copied().skip(n).step_by(THIEVES).collect();
-                threads.spawn(move || steals(gate, &mine, back))
-            })
-            .collect();
-        let stolen: Vec<_> = thieves
-            .into_iter()
-            .flat_map(|thief| thief.join().unwrap())
-            .collect();
-        (stolen, watching.join().unwrap())
-    });
-    let after = |took: Duration| format!("{:.2} s", took.as_secs_f64());
-    report(&format!(
-        "{leases} leases: {} of {} were granted again elsewhere; written back: {}",
-        stolen.len(),
-        sample.len(),
-        match written_back {
-            Ok(took) => format!(
-                "all after {}, {:.0} a second",
-                after(took),
-                leases as f64 / took.as_secs_f64()
-            ),
-            Err(there) => format!("{there} after {}", after(LATEST)),
-        }
-    ));
-    let mut wrongs = Wrongs::default();
-    wrongs.0.extend(
-        stolen
-            .iter()
-            .take(20)
-            .map(|(n, took)| format!("k:{n} after {took:?}")),
-    );
-    wrongs.unless(stolen.is_empty(), || {
-        format!("{} were granted again", stolen.len())
-    });
-    let mut owner = gates[0].client();
-    for n in sample {
-        let key = format!("k:{n}");
-        wrongs.unless_is(&key, &owner.call(&["UNLOCK", &key, "owner"]), 1);
-    }
-    wrongs.none();
-}
-
 /// Takes this number of locks.
 fn take(gate: &Lockgate, leases: usize) {
     thread::scope(|threads| {
@@ -150,5 +88,72 @@ fn are_written_back(redis: &RedisServer, leases: usize, back: Instant) -> Result
             return Err(there);
         }
         thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// They need the machine for themselves, and take long: `tests/soak` runs them.
+mod soak {
+    use super::*;
+
+    #[test]
+    fn of_very_many_leases_none_is_granted_elsewhere() {
+        let leases = env::var("LEASES").map_or(LEASES, |text| text.parse().expect("a number"));
+        let _machine = Machine::alone();
+        let mut redis = RedisServer::start(&[]);
+        let start = || Lockgate::start_with(&["--upstream", &redis.url()], &SETTINGS);
+        let gates = [start(), start()];
+        grant_again(&gates);
+        take(&gates[0], leases);
+
+        redis.kill();
+        redis.restart();
+        let back = Instant::now();
+        let step = leases / SAMPLE;
+        let sample: Vec<_> = (0..leases).step_by(step).collect();
+        let (stolen, written_back) = thread::scope(|threads| {
+            let (gate, redis) = (&gates[1], &redis);
+            let watching = threads.spawn(move || are_written_back(redis, leases, back));
+            let thieves: Vec<_> = (0..THIEVES)
+                .map(|n| {
+                    let mine: Vec<_> = sample.iter().copied().skip(n).step_by(THIEVES).collect();
+                    threads.spawn(move || steals(gate, &mine, back))
+                })
+                .collect();
+            let stolen: Vec<_> = thieves
+                .into_iter()
+                .flat_map(|thief| thief.join().unwrap())
+                .collect();
+            (stolen, watching.join().unwrap())
+        });
+        let after = |took: Duration| format!("{:.2} s", took.as_secs_f64());
+        report(&format!(
+            "{leases} leases: {} of {} were granted again elsewhere; written back: {}",
+            stolen.len(),
+            sample.len(),
+            match written_back {
+                Ok(took) => format!(
+                    "all after {}, {:.0} a second",
+                    after(took),
+                    leases as f64 / took.as_secs_f64()
+                ),
+                Err(there) => format!("{there} after {}", after(LATEST)),
+            }
+        ));
+        let mut wrongs = Wrongs::default();
+        wrongs.0.extend(
+            stolen
+                .iter()
+                .take(20)
+                .map(|(n, took)| format!("k:{n} after {took:?}")),
+        );
+        wrongs.unless(stolen.is_empty(), || {
+            format!("{} were granted again", stolen.len())
+        });
+        let mut owner = gates[0].client();
+        for n in sample {
+            let key = format!("k:{n}");
+            wrongs.unless_is(&key, &owner.call(&["UNLOCK", &key, "owner"]), 1);
+        }
+        wrongs.none();
     }
 }

@@ -40,47 +40,6 @@ const LATEST: Duration = Duration::from_secs(60);
 /// By when every lockgate must grant free locks again.
 const SERVED: Duration = Duration::from_secs(20);
 
-#[test]
-#[ignore = "takes minutes: run it by its name"]
-fn no_owner_is_double_or_lost_when_sentinels_move_the_master() {
-    let number = |name, otherwise| {
-        env::var(name).map_or(otherwise, |text| text.parse::<usize>().expect("a number"))
-    };
-    let planned = number("SENTINEL_FAILOVERS", 4);
-    let crashes = number("SENTINEL_CRASHES", 10);
-    let _machine = Machine::alone();
-    let mut random = Random::new(7);
-    let mut cluster = Cluster::new();
-    let ways = [(); GATES].map(|()| Proxy::before(cluster.master().address()));
-    let start =
-        |way: &Proxy| Lockgate::start_at(free_address(), &["--upstream", &way.url()], &SETTINGS);
-    let gates: Vec<_> = ways.iter().map(start).collect();
-    super::grant_again(&gates);
-    let world = World::new(gates.iter().map(Lockgate::address).collect(), LOCKS);
-    let over = AtomicBool::new(false);
-    thread::scope(|threads| {
-        for (n, way) in ways.iter().enumerate() {
-            let (sentinel, over) = (cluster.sentinels[n].address, &over);
-            let delay = Duration::from_millis(20 + 200 * n as u64);
-            threads.spawn(move || follow(way, sentinel, delay, over));
-        }
-        let _end = SetAtEnd(&over);
-        contend(&world, &mut random.clone(), || {
-            for n in 0..planned + crashes {
-                thread::sleep(Duration::from_millis(random.between(500, 2_000)));
-                let from = world.now();
-                let kind = match n < planned {
-                    true => cluster.fails_over(),
-                    false => cluster.crashes(),
-                };
-                settle(&world, kind, from, SERVED, &mut cluster.master().client());
-                cluster.is_whole_again();
-            }
-        });
-    });
-    is_right(world, "Sentinels");
-}
-
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -267,5 +226,52 @@ impl Drop for Sentinel {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// They need the machine for themselves, and take long: `tests/soak` runs them.
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "takes minutes: run it by its name"]
+    fn no_owner_is_double_or_lost_when_sentinels_move_the_master() {
+        let number = |name, otherwise| {
+            env::var(name).map_or(otherwise, |text| text.parse::<usize>().expect("a number"))
+        };
+        let planned = number("SENTINEL_FAILOVERS", 4);
+        let crashes = number("SENTINEL_CRASHES", 10);
+        let _machine = Machine::alone();
+        let mut random = Random::new(7);
+        let mut cluster = Cluster::new();
+        let ways = [(); GATES].map(|()| Proxy::before(cluster.master().address()));
+        let start = |way: &Proxy| {
+            Lockgate::start_at(free_address(), &["--upstream", &way.url()], &SETTINGS)
+        };
+        let gates: Vec<_> = ways.iter().map(start).collect();
+        super::super::grant_again(&gates);
+        let world = World::new(gates.iter().map(Lockgate::address).collect(), LOCKS);
+        let over = AtomicBool::new(false);
+        thread::scope(|threads| {
+            for (n, way) in ways.iter().enumerate() {
+                let (sentinel, over) = (cluster.sentinels[n].address, &over);
+                let delay = Duration::from_millis(20 + 200 * n as u64);
+                threads.spawn(move || follow(way, sentinel, delay, over));
+            }
+            let _end = SetAtEnd(&over);
+            contend(&world, &mut random.clone(), || {
+                for n in 0..planned + crashes {
+                    thread::sleep(Duration::from_millis(random.between(500, 2_000)));
+                    let from = world.now();
+                    let kind = match n < planned {
+                        true => cluster.fails_over(),
+                        false => cluster.crashes(),
+                    };
+                    settle(&world, kind, from, SERVED, &mut cluster.master().client());
+                    cluster.is_whole_again();
+                }
+            });
+        });
+        is_right(world, "Sentinels");
     }
 }

@@ -44,46 +44,6 @@ const LONGER_THAN_THE_GRACE_S: u64 = 4;
 /// By when every lockgate must grant free locks again.
 const LATEST: Duration = Duration::from_secs(15);
 
-#[test]
-fn no_lock_has_two_owners_and_none_is_lost_however_often_redis_goes_back() {
-    let number = |name, otherwise| {
-        env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
-    };
-    let rollbacks = number("OLDER_DATA_ROLLBACKS", ROLLBACKS);
-    let seed = number("OLDER_DATA_SEED", 7);
-    let _machine = Machine::alone();
-    let mut random = Random::new(seed);
-    let mut machinery = Machinery::new();
-    let world = World::new(
-        machinery.gates.iter().map(Lockgate::address).collect(),
-        LOCKS,
-    );
-    contend(&world, &mut random.clone(), || {
-        for n in 0..rollbacks {
-            machinery.rolls_back(&world, &mut random, n);
-        }
-    });
-    is_right(world, &format!("seed {seed}"));
-}
-
-/// The clients and the checks are right: where Redis keeps its data they find nothing wrong.
-#[test]
-fn nothing_is_lost_where_only_connections_break() {
-    let _machine = Machine::alone();
-    let mut random = Random::new(7);
-    let machinery = Machinery::new();
-    let world = World::new(
-        machinery.gates.iter().map(Lockgate::address).collect(),
-        LOCKS,
-    );
-    contend(&world, &mut random.clone(), || {
-        for n in 0..INTERRUPTIONS {
-            machinery.interrupts(&world, &mut random, n);
-        }
-    });
-    is_right(world, "interruptions");
-}
-
 /// Lets clients contend while this happens.
 pub(super) fn contend(world: &World, random: &mut Random, happens: impl FnOnce()) {
     thread::scope(|threads| {
@@ -320,5 +280,50 @@ impl Machinery {
 
     fn replica_is_there(&self) {
         follows(&self.redis[1 - self.master], &self.replication);
+    }
+}
+
+/// They need the machine for themselves, and take long: `tests/soak` runs them.
+mod soak {
+    use super::*;
+
+    #[test]
+    fn no_lock_has_two_owners_and_none_is_lost_however_often_redis_goes_back() {
+        let number = |name, otherwise| {
+            env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
+        };
+        let rollbacks = number("OLDER_DATA_ROLLBACKS", ROLLBACKS);
+        let seed = number("OLDER_DATA_SEED", 7);
+        let _machine = Machine::alone();
+        let mut random = Random::new(seed);
+        let mut machinery = Machinery::new();
+        let world = World::new(
+            machinery.gates.iter().map(Lockgate::address).collect(),
+            LOCKS,
+        );
+        contend(&world, &mut random.clone(), || {
+            for n in 0..rollbacks {
+                machinery.rolls_back(&world, &mut random, n);
+            }
+        });
+        is_right(world, &format!("seed {seed}"));
+    }
+
+    /// The clients and the checks are right: where Redis keeps its data they find nothing wrong.
+    #[test]
+    fn nothing_is_lost_where_only_connections_break() {
+        let _machine = Machine::alone();
+        let mut random = Random::new(7);
+        let machinery = Machinery::new();
+        let world = World::new(
+            machinery.gates.iter().map(Lockgate::address).collect(),
+            LOCKS,
+        );
+        contend(&world, &mut random.clone(), || {
+            for n in 0..INTERRUPTIONS {
+                machinery.interrupts(&world, &mut random, n);
+            }
+        });
+        is_right(world, "interruptions");
     }
 }
