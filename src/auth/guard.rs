@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_password_is_the_gate_to_redis() {
+    fn a_client_with_the_password_acts_as_the_account_of_lockgate() {
         let named = guard(Some(("gate", "secret")));
         for (command, handed_on) in [
             ("AUTH open", "AUTH gate secret"),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_it_is_told_so_and_nothing_is_handed_on() {
+    fn without_the_password_nothing_is_forwarded() {
         for guard in [guard(None), guard(Some(("gate", "secret")))] {
             for (command, code) in [
                 ("AUTH shut", "-WRONGPASS"),

@@ -101,7 +101,7 @@ fn locks(pattern: Option<&str>, count: Option<usize>) -> Command {
 }
 
 #[test]
-fn what_is_right_is_understood() {
+fn valid_commands_are_parsed() {
     for (words, command) in [
         ("LOCK k", lock(None, None, None)),
         ("lOcK k", lock(None, None, None)),
@@ -160,7 +160,7 @@ fn what_is_right_is_understood() {
 }
 
 #[test]
-fn what_is_wrong_gets_the_words_of_redis() {
+fn invalid_commands_get_errors_of_redis() {
     let syntax = "ERR syntax error";
     let number = "ERR value is not an integer or out of range";
     let arity = |name: &str| format!("ERR wrong number of arguments for '{name}' command");

@@ -290,7 +290,7 @@ fn the_file_can_be_named_by_the_environment() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_by_name() {
+fn unknown_keys_are_refused_by_name() {
     let in_file = |text| nothing_typed().file(text).refused();
     assert_names(
         &in_file("lisen = \"127.0.0.1:1\""),
@@ -314,7 +314,7 @@ fn what_is_not_known_is_refused_by_name() {
 }
 
 #[test]
-fn what_kubernetes_says_of_services_is_ignored() {
+fn service_variables_of_kubernetes_are_ignored() {
     for service in ["LOCKGATE", "LOCKGATE_ADMIN"] {
         let config = nothing_typed()
             .variable(&format!("{service}_SERVICE_HOST"), "10.0.0.1")
@@ -535,7 +535,7 @@ fn leases_are_written_back_where_there_is_a_redis_to_forget_them() {
 
 /// The file marks exactly the keys that a reload changes.
 #[test]
-fn what_is_taken_over_on_sighup_is_marked_in_the_documented_file() {
+fn settings_that_sighup_reloads_are_marked_in_the_configuration_file() {
     let mut marked = Vec::new();
     let (mut section, mut is_marked) = (String::new(), false);
     for line in DOCUMENTED.lines() {

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_came_before_somebody_served_earlier_was_overtaken() {
+    fn an_overtaken_client_is_found() {
         let overtaken = |turns: &[(u32, u32)]| outcome(turns).overtaken();
         assert_eq!(overtaken(&[(1, 10), (2, 20), (3, 30)]), 0);
         assert_eq!(overtaken(&[(3, 30), (1, 10), (2, 20)]), 0);

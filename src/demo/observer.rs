@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_tell_is_not_measured() {
+    fn missing_sources_are_not_measured() {
         for missing in ["used_cpu_user", "redis_version", "cmdstat_"] {
             assert_eq!(Look::parse(&BEFORE.replace(missing, "x")), None);
         }

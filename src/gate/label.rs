@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_kept_up_to_its_bound_and_known_again() {
+    fn client_info_is_kept_up_to_its_bound() {
         let (long, label) = ([b'a'; 1_000], Label::of("127.0.0.1:5000"));
         let client_info = ClientInfo {
             name: &long,

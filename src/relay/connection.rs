@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_hidden_however_the_bytes_are_cut() {
+    fn hidden_replies_stay_hidden_however_the_bytes_are_cut() {
         let pieces: [(&[u8], bool); 4] = [
             (b"+OK\r\n", false),
             (b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", true),

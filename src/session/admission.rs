@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_wait_takes_no_longer_for_having_been_asked_about() {
+    async fn a_command_that_does_not_wait_is_not_delayed_by_admission() {
         const AT_THE_DOOR: Duration = Duration::from_millis(1_800);
         let mut place = Place::which("/nowhere".as_ref(), true);
         let within = place.shared.timeout;
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_being_told_something_keeps_nobody_out() {
+    async fn a_client_that_is_being_refused_blocks_no_other() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("redis");
         let redis = UnixListener::bind(&path).unwrap();

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_keeps_nobody_waiting() {
+    fn a_client_that_leaves_delays_no_other() {
         let admission_queue = Arc::new(AdmissionQueue::default());
         let [first, second, third] = [(); 3].map(|()| admission_queue.ticket(&None));
         let woken = Arc::new(Woken::default());

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printable_stays_and_everything_else_is_escaped() {
+    fn printable_characters_stay_and_others_are_escaped() {
         let cases: [(&[u8], &str); 9] = [
             (b"order:42", "order:42"),
             ("größe ☃ שלום".as_bytes(), "größe ☃ שלום"),

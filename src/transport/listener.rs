@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_on_this_machine_is_local() {
+    fn a_client_on_this_machine_is_local() {
         let peer = |address: &str| Peer::Tcp(address.parse().unwrap());
         for address in [
             "127.0.0.1:1",

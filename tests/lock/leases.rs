@@ -59,7 +59,7 @@ fn the_end_of_an_earlier_connection_does_nothing() {
 }
 
 #[test]
-fn what_the_latest_request_says_of_the_session_counts() {
+fn the_latest_request_decides_on_the_session() {
     scenario(&[
         ("1 lock a named session", "acquire a"),
         ("2 lock a named", ""),
@@ -337,7 +337,7 @@ fn a_fence_is_asked_for_by_a_handover_too() {
 }
 
 #[test]
-fn who_joins_with_a_fence_while_the_question_is_on_its_way_gets_one() {
+fn a_join_with_fence_during_an_acquisition_gets_a_fence() {
     scenario(&[
         ("1 lock a named", "acquire a"),
         ("2 lock a named fence", ""),
@@ -362,7 +362,7 @@ fn a_lease_is_written_back_for_the_time_that_is_left() {
 }
 
 #[test]
-fn who_waits_is_granted_nothing_before_the_grace_is_over() {
+fn no_waiter_is_granted_a_free_lock_within_the_grace() {
     scenario(&[
         ("1 lock b", "acquire b"),
         ("held a 50000", ""),
@@ -746,7 +746,7 @@ fn a_lease_that_is_over_is_not_written_back() {
 }
 
 #[test]
-fn what_is_written_back_is_a_setting() {
+fn write_back_is_a_setting() {
     let with = |write_back| Settings {
         write_back,
         ..SETTINGS
@@ -796,7 +796,7 @@ fn a_handover_that_was_not_answered_is_sent_again_and_the_lease_begins_anew() {
 }
 
 #[test]
-fn what_nobody_wants_any_more_and_was_never_answered_is_released_and_once_more_later() {
+fn an_unanswered_acquisition_without_a_client_is_released_twice() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("1 gone a", ""),
@@ -832,7 +832,7 @@ fn a_wait_that_ends_while_the_store_does_not_answer_is_an_error() {
 /// Found by the simulator: an `UNLOCK` in vain was on its way when the connection broke. Its answer,
 /// on the next one, says nothing of the holder that was read on the one before.
 #[test]
-fn what_was_read_on_a_connection_that_broke_is_read_again() {
+fn a_lock_read_on_a_broken_connection_is_read_again() {
     let mut harness = Harness::new(SETTINGS);
     assert_eq!(harness.happen("1 lock b"), "acquire b");
     harness.happen("held a 50000");
@@ -846,7 +846,7 @@ fn what_was_read_on_a_connection_that_broke_is_read_again() {
 /// The first acquisition of a plain lock that is not written back costs Redis a bare `SET`. Who waits
 /// then has the lock looked at.
 #[test]
-fn what_is_not_written_back_is_taken_without_looking_until_somebody_waits() {
+fn a_lease_without_write_back_is_taken_bare_until_a_client_waits() {
     let settings = Settings {
         write_back: WriteBack::Off,
         ..SETTINGS

@@ -39,7 +39,7 @@ fn a_lock_is_handed_over() {
 }
 
 #[test]
-fn who_waits_until_the_lock_is_found_free_has_waited() {
+fn a_waiter_that_finds_the_lock_free_has_waited() {
     counted(&[
         ("1 lock a", &[]),
         ("held x 50", &["InVain { on_push: false }"]),

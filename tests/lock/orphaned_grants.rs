@@ -6,7 +6,7 @@ use crate::harness::scenario;
 /// The token may be granted again elsewhere meanwhile: what was answered is done for that grant only, in
 /// whatever way it comes to be asked again.
 #[test]
-fn what_was_given_up_on_is_done_for_that_grant_only_whatever_it_was() {
+fn an_operation_that_was_given_up_is_done_for_that_grant_only() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
@@ -246,7 +246,7 @@ fn a_grant_that_is_not_delivered_takes_no_later_lease_back() {
 
 /// The store takes no writes when it is asked for the second time.
 #[test]
-fn what_the_first_sending_may_have_done_is_undone_where_the_second_is_refused() {
+fn a_first_sending_is_undone_where_the_second_is_refused() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("unknown", "acquire a"),

@@ -17,7 +17,7 @@ fn a_free_lock_costs_one_question_and_its_release_another() {
 }
 
 #[test]
-fn who_waits_costs_nothing_and_is_handed_the_lock() {
+fn a_waiter_costs_no_request_and_is_handed_the_lock() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
@@ -57,7 +57,7 @@ fn its_end_is_asked_about_one_millisecond_after_it() {
 }
 
 #[test]
-fn who_waits_for_a_lock_without_end_asks_once_a_minute() {
+fn a_waiter_for_a_lock_without_expiry_checks_once_a_minute() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("held x forever", ""),
@@ -228,7 +228,7 @@ fn the_holder_elsewhere_that_asks_here_is_granted() {
 }
 
 #[test]
-fn who_waits_and_asks_again_joins_its_place_each_with_its_own_wait() {
+fn a_retry_joins_its_place_with_its_own_wait() {
     scenario(&[
         ("1 lock x", "acquire x"),
         ("granted 7", "1 granted x"),
@@ -348,7 +348,7 @@ fn a_grant_that_reached_one_of_two_stands() {
 }
 
 #[test]
-fn who_comes_back_for_an_undelivered_grant_is_granted_again() {
+fn an_undelivered_grant_is_granted_again_on_retry() {
     scenario(&[
         ("1 lock a named", "acquire a"),
         ("granted 7", "1 granted a"),
@@ -488,7 +488,7 @@ fn a_lost_handover_is_sent_again_and_may_find_itself_done() {
 }
 
 #[test]
-fn what_may_be_held_for_nobody_is_released_unless_somebody_else_may_have_the_token() {
+fn an_orphaned_grant_is_released_unless_the_token_may_be_in_use() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("1 gone a", ""),
@@ -580,7 +580,7 @@ fn one_more_than_may_wait_is_refused() {
 }
 
 #[test]
-fn who_does_not_wait_any_longer_gets_what_is_under_way_or_nil() {
+fn a_client_that_stops_waiting_gets_the_grant_in_flight_or_nil() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("2 lock b", ""),
@@ -596,7 +596,7 @@ fn who_does_not_wait_any_longer_gets_what_is_under_way_or_nil() {
 }
 
 #[test]
-fn what_was_asked_for_a_while_ago_has_the_rest_of_its_time() {
+fn an_old_request_has_the_rest_of_its_time() {
     scenario(&[
         ("1 unlock a", "release a"),
         ("within", "2000"),

@@ -195,7 +195,7 @@ fn while_a_token_holds_the_lock_nobody_asks_with_anothers_equal_one() {
 }
 
 #[test]
-fn who_gives_back_or_extends_another_users_token_has_nothing() {
+fn another_users_token_is_neither_released_nor_extended() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),

@@ -69,7 +69,7 @@ fn is_barred(client: &mut Client) {
 }
 
 #[test]
-fn who_does_not_give_the_password_gets_nothing() {
+fn without_the_password_a_client_gets_nothing() {
     each(|gate, redis| {
         let mut client = gate.client();
         is_barred(&mut client);
@@ -126,7 +126,7 @@ fn redis_sees(redis: &RedisServer) -> String {
 }
 
 #[test]
-fn who_gives_it_is_served() {
+fn a_client_with_the_password_is_served() {
     each(|gate, redis| {
         for login in [
             &["AUTH", "open sesame"][..],
@@ -194,7 +194,7 @@ fn after_reset_it_has_to_be_given_again() {
 
 /// Nothing that is sent behind an `AUTH` runs before its answer is known, and nothing runs as somebody else.
 #[test]
-fn what_is_sent_at_once_is_answered_in_its_turn() {
+fn a_pipeline_is_answered_in_order() {
     each(|gate, _| {
         let mut client = gate.client();
         let sent = [
@@ -336,7 +336,7 @@ fn silence_is_kept_about_it() {
 
 /// Where Redis does not know the gate (any more), its answer is what the client gets.
 #[test]
-fn what_redis_says_of_the_gate_is_told() {
+fn errors_of_redis_about_lockgate_are_passed_on() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&["--requirepass", "secret"]);
     for (login, says) in [("", "NOAUTH "), (":wrong@", "WRONGPASS ")] {
@@ -362,7 +362,7 @@ fn the_password_may_be_in_a_file() {
 
 /// Passed over as it comes: not a byte of it is kept.
 #[test]
-fn who_is_not_in_costs_no_memory() {
+fn an_unauthenticated_client_costs_no_memory() {
     const CLIENTS: usize = 100;
     let _machine = Machine::shared();
     let gate = Lockgate::start_with(&[], &[PASSWORD]);

@@ -44,7 +44,7 @@ fn locks_of_different_names_or_databases_do_not_meet() {
 }
 
 #[test]
-fn who_waits_gets_the_lock_when_it_is_released() {
+fn a_waiter_gets_the_lock_when_it_is_released() {
     Place::each(|place| {
         let (mut a, mut b) = (place.client(), place.client());
         assert_eq!(a.say("LOCK k TOKEN a"), "a");
@@ -115,7 +115,7 @@ fn of_nine_that_try_at_once_exactly_one_has_it() {
 }
 
 #[test]
-fn what_cannot_be_a_token_holds_nothing() {
+fn an_impossible_token_holds_no_lock() {
     Place::each(|place| {
         let mut client = place.client();
         assert_eq!(client.say("LOCK k TOKEN t"), "t");

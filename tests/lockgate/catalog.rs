@@ -79,7 +79,7 @@ fn a_filtered_list_has_what_the_filter_lets_pass() {
 }
 
 #[test]
-fn what_was_asked_for_by_name_stands_in_its_place() {
+fn requested_entries_stand_in_their_places() {
     let place = place();
     for hello in HELLOS {
         let command = "COMMAND INFO get LOCK nonsense config|set locks lock set";
@@ -274,7 +274,7 @@ const UNCHANGED: &str = "
     INFO lockgate";
 
 #[test]
-fn what_redis_refuses_or_runs_elsewhere_passes_unchanged() {
+fn refused_and_foreign_replies_pass_unchanged() {
     let place = place();
     let unchanged = script(UNCHANGED);
     // RESP2's subscribed mode.
@@ -402,7 +402,7 @@ fn messages_may_come_between() {
 }
 
 #[test]
-fn what_is_kept_of_a_request_is_bounded() {
+fn the_memory_of_a_request_is_bounded() {
     let place = place();
     let asked = |names: &[&str]| {
         let command = frame(&[&["COMMAND", "INFO"], names].concat());

@@ -26,7 +26,7 @@ const LONG: [&str; 4] = ["--clients", "100", "--hold", "500ms"];
 
 /// What a server leaves that is gone: nothing listens there.
 #[track_caller]
-fn nobody_listens_on(address: SocketAddr) {
+fn no_listener_at(address: SocketAddr) {
     eventually("the server is gone", || {
         TcpStream::connect(address).is_err()
     });
@@ -195,7 +195,7 @@ fn without_an_upstream_it_starts_a_redis_and_ends_it() {
     let server = own_server(&demo.says("started for this"));
     demo.says("lockgate --upstream redis://");
     assert_eq!(demo.ended(), (Some(0), String::new()));
-    nobody_listens_on(server);
+    no_listener_at(server);
     assert!(is_empty(directory.path()), "its directory is gone");
 }
 
@@ -264,7 +264,7 @@ fn its_server_ends_with_it_even_when_it_is_killed() {
         assert!(TcpStream::connect(server).is_ok());
         demo.signal(signal);
         assert_eq!(demo.ended().0, code);
-        nobody_listens_on(server);
+        no_listener_at(server);
         eventually("its directory is gone", || is_empty(directory.path()));
     }
 }
@@ -426,7 +426,7 @@ fn ctrl_c_on_a_terminal_ends_it_and_its_server() {
         assert!(!seen.contains(color), "NO_COLOR is respected: {seen}");
     }
     let line = seen.lines().find(|line| line.contains("started for this"));
-    nobody_listens_on(own_server(line.unwrap()));
+    no_listener_at(own_server(line.unwrap()));
     assert!(is_empty(directory.path()));
 }
 

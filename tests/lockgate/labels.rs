@@ -66,7 +66,7 @@ fn by_hello_too_and_reset_takes_it_away() {
 }
 
 #[test]
-fn what_was_refused_is_not_shown() {
+fn refused_client_info_is_not_shown() {
     Place::each(|place| {
         let mut client = place.client();
         client.say("CLIENT SETNAME good");
@@ -134,7 +134,7 @@ fn the_library_is_shown_as_far_as_it_was_accepted() {
 }
 
 #[test]
-fn who_relocks_a_lock_that_was_not_granted_here_is_its_holder() {
+fn a_relock_of_a_foreign_lock_makes_the_client_its_holder() {
     let place = Place::with_redis(Machine::shared());
     let (mut first, mut waits, mut second) = (place.client(), place.client(), place.client());
     let mut observer = place.client();

@@ -147,7 +147,7 @@ fn an_unlock_that_was_sent_before_closing_runs() {
 
 /// As Redis has it for a blocked client; but an `UNLOCK` runs.
 #[test]
-fn what_stands_behind_a_waiting_lock_is_dropped_with_its_client() {
+fn commands_behind_a_waiting_lock_are_dropped_with_their_client() {
     let place = Place::with_redis(Machine::shared());
     let mut holder = place.client();
     assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
@@ -237,7 +237,7 @@ fn an_unlock_behind_what_was_not_answered_runs_if_it_is_known_what_it_means() {
 
 /// `QUIT` has its turn when what is before it is done, however long that takes.
 #[test]
-fn who_quits_behind_something_slow_gets_everything() {
+fn a_quit_behind_a_slow_command_waits_for_it() {
     let place = Place::with_redis(Machine::shared());
     let (mut client, mut redis) = (place.client(), place.redis().client());
     assert_eq!(client.say("PING"), "PONG");

@@ -123,7 +123,7 @@ fn an_unlock_does_not_overtake_what_was_done_under_the_lock() {
 }
 
 #[test]
-fn what_stands_behind_a_waiting_lock_waits_too() {
+fn commands_behind_a_waiting_lock_wait_too() {
     let place = Place::with_redis(Machine::shared());
     let (mut holder, mut waiter) = (place.client(), place.client());
     assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");

@@ -115,7 +115,7 @@ fn it_serves_more_clients_than_it_may_open_files_at_first() {
 
 /// Who is one too many is told so, instead of being left without an answer.
 #[test]
-fn where_the_system_allows_too_few_files_it_takes_fewer_clients_and_says_so() {
+fn a_low_limit_of_open_files_lowers_the_limit_of_clients() {
     let _machine = Machine::shared();
     let redis = crate::support::RedisServer::start(&[]);
     let gate = Lockgate::start_with_files(264, &["--upstream", &redis.url()], &[]);

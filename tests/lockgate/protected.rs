@@ -41,10 +41,8 @@ fn is_refused(mut client: Client, with: &str) {
 const DENIED: &str = "DENIED lockgate is running in protected mode because";
 
 #[test]
-fn who_comes_from_elsewhere_is_refused_where_nobody_asks_for_a_password() {
-    if !in_a_network_of_its_own(
-        "who_comes_from_elsewhere_is_refused_where_nobody_asks_for_a_password",
-    ) {
+fn protected_mode_refuses_remote_clients() {
+    if !in_a_network_of_its_own("protected_mode_refuses_remote_clients") {
         return;
     }
     let redis = RedisServer::start(&[]);
@@ -112,8 +110,8 @@ fn a_password_of_redis_counts_as_long_as_it_has_one() {
 }
 
 #[test]
-fn where_redis_cannot_be_asked_nobody_from_elsewhere_is_let_in() {
-    if !in_a_network_of_its_own("where_redis_cannot_be_asked_nobody_from_elsewhere_is_let_in") {
+fn remote_clients_are_refused_while_redis_is_unreachable() {
+    if !in_a_network_of_its_own("remote_clients_are_refused_while_redis_is_unreachable") {
         return;
     }
     let url = format!("redis://{}", free_address());
@@ -122,8 +120,8 @@ fn where_redis_cannot_be_asked_nobody_from_elsewhere_is_let_in() {
 }
 
 #[test]
-fn who_has_shown_a_certificate_is_let_in_with_tls_alone() {
-    if !in_a_network_of_its_own("who_has_shown_a_certificate_is_let_in_with_tls_alone") {
+fn a_client_certificate_admits_over_tls_only() {
+    if !in_a_network_of_its_own("a_client_certificate_admits_over_tls_only") {
         return;
     }
     let authority = Authority::new();

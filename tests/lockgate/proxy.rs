@@ -83,7 +83,7 @@ fn delayed_bytes_come_late_both_ways_and_in_order() {
 }
 
 #[test]
-fn where_replies_are_dropped_the_command_has_arrived() {
+fn a_dropped_reply_means_that_the_command_arrived() {
     let (redis, proxy) = redis_behind_a_proxy();
     let mut client = Client::connect(proxy.address());
     assert_eq!(client.say("PING"), "PONG");
@@ -115,7 +115,7 @@ fn half_open_connections_say_nothing_and_what_was_held_back_comes_late() {
 }
 
 #[test]
-fn what_a_half_open_network_holds_back_dies_with_a_cut() {
+fn commands_held_back_by_a_half_open_network_die_with_a_cut() {
     let (redis, proxy) = redis_behind_a_proxy();
     let mut before = Client::connect(proxy.address());
     assert_eq!(before.say("PING"), "PONG");

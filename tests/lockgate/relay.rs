@@ -335,7 +335,7 @@ fn a_blocking_command_may_take_its_time() {
 
 /// Nothing is read for a while on either side; nobody may hold up the other, or keep it all.
 #[test]
-fn who_writes_much_before_reading_is_served() {
+fn a_client_that_writes_much_before_reading_is_served() {
     let place = Place::with_redis(Machine::shared());
     let mut client = place.client();
     let value = "x".repeat(1024 * 1024);
@@ -356,7 +356,7 @@ fn who_writes_much_before_reading_is_served() {
 }
 
 #[test]
-fn what_a_client_sent_before_closing_runs() {
+fn commands_sent_before_closing_run() {
     let place = Place::with_redis(Machine::shared());
     let mut direct = place.redis().client();
     let mut total = 0;
@@ -430,7 +430,7 @@ fn without_a_redis_an_ordinary_command_is_told_how_to_name_one() {
 
 /// A message that began to come while a lock command ran is read to its end first.
 #[test]
-fn what_lockgate_says_itself_does_not_come_in_the_middle_of_a_message() {
+fn own_replies_do_not_interrupt_a_message() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let proxy = Proxy::before(redis.address());
@@ -480,7 +480,7 @@ fn what_lockgate_says_itself_does_not_come_in_the_middle_of_a_message() {
 /// A Redis that takes longer arguments than others. lockgate does not, and says so; what it does not take
 /// for an argument it does not take for a command, either.
 #[test]
-fn what_stands_behind_an_error_in_the_middle_of_a_command_is_no_command() {
+fn bytes_behind_a_protocol_error_are_no_command() {
     let machine = Machine::shared();
     let redis = RedisServer::start(&["--proto-max-bulk-len", "1gb"]);
     let gate = Lockgate::in_front_of(&redis);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::{Client, Place, Value, eventually};
 
 #[test]
-fn who_holds_the_lock_and_asks_again_is_granted_again() {
+fn an_owner_that_retries_is_granted_again() {
     Place::each(|place| {
         assert_eq!(place.client().say("LOCK k TOKEN t PX 60000"), "t");
         assert_eq!(place.client().say("LOCK k TOKEN t PX 20000"), "t");
@@ -25,7 +25,7 @@ fn who_holds_the_lock_and_asks_again_is_granted_again() {
 }
 
 #[test]
-fn who_holds_the_lock_is_granted_again_past_those_who_wait() {
+fn an_owner_is_granted_again_past_the_waiters() {
     Place::each(|place| {
         let (mut a, mut b) = (place.client(), place.client());
         assert_eq!(a.say("LOCK k TOKEN a"), "a");

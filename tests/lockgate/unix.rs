@@ -122,7 +122,7 @@ fn the_file_has_the_mode_that_is_asked_for() {
 }
 
 #[test]
-fn what_a_dead_one_left_is_taken_away_and_nothing_else() {
+fn a_socket_file_left_by_a_dead_process_is_replaced_and_nothing_else() {
     let _machine = Machine::shared();
     let directory = directory();
     let front = socket(&directory, "gate");

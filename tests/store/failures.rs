@@ -51,7 +51,7 @@ async fn a_broken_connection_is_told_and_replaced_by_one_that_tells_again() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_when_the_connection_breaks_is_unknown() {
+async fn requests_in_flight_when_the_connection_breaks_are_unknown() {
     let mut fixture = Fixture::redis();
     let mut other = fixture.server.as_ref().unwrap().client().await;
     let link = armed(&fixture.ask(&lock("a"), "me", LONG).await);
@@ -75,7 +75,7 @@ async fn what_is_under_way_when_the_connection_breaks_is_unknown() {
 
 /// Or a queue that asks again would ask in vain, over and over, until the link is replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_hears_unknown_and_asks_again_at_once_is_not_given_the_broken_link() {
+async fn a_retry_after_an_unknown_outcome_gets_another_link() {
     let fixture = Arc::new(Fixture::redis());
     let mut other = fixture.server.as_ref().unwrap().client().await;
     fixture.hold(&lock("a"), "me").await;
@@ -247,7 +247,7 @@ async fn a_server_that_restarts_is_found_again() {
 /// What was not sent when the store gave up must never arrive: closing throws it away. (What
 /// arrived already cannot be called back.)
 #[tokio::test]
-async fn what_was_given_up_on_is_not_sent_later() {
+async fn a_request_that_was_given_up_is_not_sent_later() {
     const MUCH: usize = 32 * 1024 * 1024;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -292,7 +292,7 @@ async fn what_was_given_up_on_is_not_sent_later() {
 
 /// Who wanted it was told that nobody knows, and may do something else.
 #[tokio::test]
-async fn what_finds_no_connection_in_its_time_is_not_asked() {
+async fn a_request_without_a_connection_in_time_is_not_sent() {
     const WITHIN: Duration = Duration::from_millis(100);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let settings = RedisSettings {
@@ -322,7 +322,7 @@ async fn what_finds_no_connection_in_its_time_is_not_asked() {
 /// Nor may what was sent and held up on the way take a lock for nobody, once the store has asked
 /// anew and knows what is.
 #[tokio::test]
-async fn what_was_given_up_on_and_arrives_later_does_not_execute() {
+async fn a_request_that_was_given_up_does_not_execute_later() {
     let server = Server::start();
     let network = Network::before(&server).await;
     let fixture = Fixture::at(impatient(settings(network.port())));
@@ -338,7 +338,7 @@ async fn what_was_given_up_on_and_arrives_later_does_not_execute() {
 
 /// A user who may not end its own connections is served all the same.
 #[tokio::test]
-async fn who_may_not_kill_is_connected_anew_too() {
+async fn a_user_without_client_kill_reconnects_too() {
     let server = Server::start();
     let mut other = server.client().await;
     let () = other

@@ -401,7 +401,7 @@ async fn without_info_there_is_no_grace() {
 
 /// Where others here can see that Redis lost data, who cannot leaves them the time to write back.
 #[tokio::test]
-async fn who_may_not_see_a_loss_takes_nothing_until_others_had_time_to() {
+async fn a_user_that_cannot_see_a_loss_waits_out_the_grace() {
     let plain = "--user plain on >secret ~* &* +@all -info";
     let plain: Vec<&str> = plain.split(' ').collect();
     let server = Server::start_with(&plain);
@@ -427,7 +427,7 @@ async fn who_may_not_see_a_loss_takes_nothing_until_others_had_time_to() {
 
 /// Others may wait for the same lock, who are not held back: what is known of it is told.
 #[tokio::test]
-async fn who_may_take_nothing_yet_is_told_who_holds_a_lock() {
+async fn within_the_grace_a_held_lock_is_reported_as_held() {
     const LONG_GRACE: Duration = Duration::from_secs(2);
     let plain = "--user plain on >secret ~* &* +@all -info";
     let plain: Vec<&str> = plain.split(' ').collect();

@@ -107,7 +107,7 @@ async fn a_lock_that_was_found_free_and_somebody_else_takes_is_told() {
 }
 
 #[tokio::test]
-async fn what_this_store_does_itself_is_not_told() {
+async fn the_store_does_not_report_its_own_changes() {
     let mut fixture = Fixture::redis();
     let mut other = fixture.server.as_ref().unwrap().client().await;
     fixture.hold(&lock("a"), "mine").await;

@@ -263,7 +263,7 @@ async fn each_request_of_a_refused_user_gets_the_refusal_at_once() {
 
 /// Each user has its own connection, and Redis's own rules.
 #[tokio::test]
-async fn what_the_user_may_not_is_refused_in_the_words_of_redis() {
+async fn refusals_have_the_words_of_redis() {
     let server = Server::start();
     let mut other = server.client().await;
     for user in ["ann", "ben"] {

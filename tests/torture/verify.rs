@@ -184,7 +184,7 @@ fn a_loss_of_data_excuses_for_one_lease() {
 }
 
 #[test]
-fn what_is_written_back_after_another_let_go_is_right() {
+fn a_lease_written_back_after_a_release_elsewhere_is_valid() {
     let flushed = [incident(What::Flushed, SECOND, SECOND + 1_000)];
     let before = tenure("a", 0, 1_500_000);
     let after = extended(&before, 1_500_000, 3 * SECOND);

@@ -90,7 +90,7 @@ fn the_files_of_tls_to_redis() {
 }
 
 #[test]
-fn what_belongs_together_is_named_together() {
+fn related_settings_are_named_together() {
     let server = |more: &str| format!("{SERVER}{more}");
     for (file, key, allowed) in [
         (

@@ -372,7 +372,7 @@ fn every_library_gets_through_its_greeting() {
 }
 
 #[test]
-fn what_a_connection_is_told_it_tells() {
+fn a_connection_reports_what_it_was_given() {
     let mut client = Client::new();
     for words in [
         "HELLO 3",

@@ -149,7 +149,7 @@ fn redis_6_has_nothing_to_say_to_command_info_without_names() {
 }
 
 #[test]
-fn what_is_not_the_reply_asked_for_passes_unchanged() {
+fn an_unexpected_reply_passes_unchanged() {
     let long = format!("-ERR {}\r\n", "x".repeat(300));
     let replies = [
         "-NOPERM no\r\n",
@@ -268,7 +268,7 @@ fn a_push_in_the_middle_is_no_element() {
 }
 
 #[test]
-fn what_adds_nothing_or_too_much_is_not_kept() {
+fn empty_and_oversized_parts_are_not_kept() {
     for request in [
         "COMMAND HELP",
         "COMMAND COUNT x",

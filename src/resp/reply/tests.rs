@@ -108,7 +108,7 @@ fn every_kind_of_reply_ends_where_it_ends() {
 }
 
 #[test]
-fn what_is_no_reply_is_refused() {
+fn malformed_replies_are_refused() {
     for text in [
         "x",
         "\r",
@@ -133,7 +133,7 @@ fn what_is_no_reply_is_refused() {
 }
 
 #[test]
-fn what_counting_needs_is_told() {
+fn commands_report_what_counting_needs() {
     let subscribed = read("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:7\r\n");
     assert_eq!(
         (
@@ -294,7 +294,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_no_plain_reply_is_left_to_the_scanner(
+    fn complex_replies_are_left_to_the_scanner(
         stream in prop::collection::vec(prop::sample::select(b"$+:_-019\r\nx".to_vec()), 0..12),
     ) {
         if let Some(end) = plain_reply(&stream) {

@@ -399,7 +399,7 @@ proptest! {
     }
 
     #[test]
-    fn what_every_library_writes_is_a_plain_request(
+    fn requests_of_libraries_take_the_plain_path(
         name in "[a-zA-Z]{1,12}",
         rest in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..48), 0..6),
         more in 0usize..9,

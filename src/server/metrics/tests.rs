@@ -92,7 +92,7 @@ fn changed(by: impl FnOnce(&LockMetrics)) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn what_happens_to_locks_is_counted_once_and_as_what_it_is() {
+fn each_event_of_a_lock_is_counted_once() {
     let granted = |how| Reply::Granted {
         token: Token::new("t"),
         until: Time::default(),

@@ -28,7 +28,7 @@ fn it_is_off_unless_it_is_asked_for() {
 }
 
 #[test]
-fn where_it_cannot_listen_the_program_ends_and_names_the_key() {
+fn a_failure_to_listen_names_the_key() {
     let _machine = Machine::shared();
     let gate = gate(&[], &[]);
     let taken = gate.admin_address().to_string();
@@ -92,7 +92,7 @@ fn it_can_only_be_read() {
 }
 
 #[test]
-fn what_is_measured_is_there_for_prometheus() {
+fn each_measure_is_exposed_to_prometheus() {
     let _machine = Machine::shared();
     let gate = gate(&[], &[]);
     let _clients = gate.clients(3);
@@ -124,7 +124,7 @@ fn browsers_are_told_to_keep_to_themselves_what_they_are_shown() {
 
 /// Not the protocol of this address: an answer of HTTP, or the end.
 #[test]
-fn what_is_no_http_is_refused_and_the_next_one_is_served() {
+fn malformed_http_is_refused_and_the_next_request_served() {
     let _machine = Machine::shared();
     let gate = gate(&[], &[]);
     for nonsense in [

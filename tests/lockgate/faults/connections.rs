@@ -76,7 +76,7 @@ fn uses_every_script(gate: &Lockgate) {
 }
 
 #[test]
-fn whoever_waits_keeps_its_place_when_redis_cuts_the_connections() {
+fn waiters_keep_their_places_when_redis_cuts_connections() {
     let place = Place::with_redis(Machine::shared());
     let mut owner = place.client();
     assert_eq!(owner.say("LOCK k TOKEN owner"), "owner");
@@ -101,7 +101,7 @@ fn whoever_waits_keeps_its_place_when_redis_cuts_the_connections() {
 
 /// Changes that nobody told, since there was no connection to tell on, are found by asking.
 #[test]
-fn what_changed_while_there_was_no_connection_is_found() {
+fn a_change_during_a_broken_connection_is_found() {
     let line = Line::new();
     let mut direct = line.redis.client();
     let keys: Vec<String> = (0..200).map(|n| format!("k:{n}")).collect();
@@ -139,7 +139,7 @@ fn what_changed_while_there_was_no_connection_is_found() {
 /// Of many locks that have to be asked about again, none is asked so late that whoever tries to take it is told
 /// that Redis does not answer.
 #[test]
-fn who_tries_is_answered_however_many_locks_have_to_be_asked_about_again() {
+fn trylock_is_answered_while_many_locks_are_checked_again() {
     const LOCKS: usize = 5_000;
     const TRIES: usize = 100;
     let _machine = Machine::shared();
@@ -296,7 +296,7 @@ fn a_new_lease_whose_answer_is_lost_is_answered_as_done() {
 }
 
 #[test]
-fn what_did_not_arrive_is_sent_again() {
+fn requests_that_did_not_arrive_are_sent_again() {
     let line = Line::new();
     let mut client = line.gate.client();
     line.command_is_lost(&mut client, &["LOCK", "k", "TOKEN", "t"]);
@@ -316,7 +316,7 @@ fn what_did_not_arrive_is_sent_again() {
 }
 
 #[test]
-fn whoever_comes_while_redis_cannot_be_reached_queues_behind_those_who_wait() {
+fn clients_that_come_during_an_outage_queue_behind_the_waiters() {
     let line = Line::new();
     let mut owner = line.gate.client();
     assert_eq!(owner.say("LOCK k TOKEN owner"), "owner");
@@ -345,7 +345,7 @@ fn whoever_comes_while_redis_cannot_be_reached_queues_behind_those_who_wait() {
 
 /// Not for ever: within `upstream.timeout`, and with what is wrong.
 #[test]
-fn what_cannot_be_answered_in_time_is_an_error_that_says_why() {
+fn a_late_reply_becomes_an_error_with_the_reason() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start_with_aof();
     let gate = gate_before(&redis.url(), &[("LOCKGATE_UPSTREAM_TIMEOUT", "500ms")]);

@@ -125,7 +125,7 @@ fn a_replica_makes_the_gate_look_where_the_address_leads() {
 }
 
 #[test]
-fn what_the_user_may_not_do_is_told_to_each_that_wants_it() {
+fn each_waiter_of_a_refused_user_gets_the_refusal() {
     let place = Place::with_redis(Machine::shared());
     let mut admin = admin(place.redis());
     assert_eq!(admin.say("SET k direct PX 60000"), "OK");
@@ -213,7 +213,7 @@ fn without_memory_locks_are_released_and_kept_but_not_taken() {
 }
 
 #[test]
-fn nobody_notices_that_scripts_are_flushed() {
+fn flushed_scripts_are_sent_again() {
     let place = Place::with_redis(Machine::shared());
     let mut direct = place.redis().client();
     let mut flush = || assert_eq!(direct.say("SCRIPT FLUSH"), "OK");

@@ -66,7 +66,7 @@ impl Pair {
 }
 
 #[test]
-fn what_the_replica_did_not_have_is_written_back() {
+fn leases_that_the_replica_lacks_are_written_back() {
     let mut pair = Pair::new();
     let (mut owner, mut bound) = (pair.gate.client(), pair.gate.client());
     assert_eq!(owner.say("LOCK old TOKEN t PX 60000"), "t");
@@ -127,7 +127,7 @@ fn the_token_of_an_earlier_owner_gives_way_to_the_owner() {
 
 /// As long as it is a replica it takes no writes, and what it says is stale: nobody is granted.
 #[test]
-fn nobody_is_granted_by_what_a_replica_says() {
+fn a_replica_grants_no_lock() {
     let mut pair = Pair::new();
     let (mut owner, mut trying) = (pair.gate.client(), pair.gate.client());
     assert_eq!(owner.say("LOCK k TOKEN t PX 60000"), "t");

@@ -106,7 +106,7 @@ fn fences_rise_across_gates_and_restarts_and_losses() {
 
 /// A gate that was not told that a lock was released elsewhere still has its fence in the books.
 #[test]
-fn who_comes_back_for_a_lock_that_others_had_meanwhile_has_a_larger_fence() {
+fn an_owner_that_returns_after_others_gets_a_larger_fence() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     assert_eq!(

@@ -7,7 +7,7 @@ use crate::support::{Lockgate, Machine, RedisServer, SHORT_GRACE, Value, free_ad
 
 /// Nothing is to be cleaned up: what it held ends by itself, and it begins anew.
 #[test]
-fn what_a_killed_gate_held_ends_with_its_leases() {
+fn locks_of_a_killed_instance_end_with_their_leases() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let other = gate_before(&redis.url(), &[]);

@@ -90,7 +90,7 @@ mod alone {
 
     /// Whoever waits has the lock, and whoever lost it is told, in whichever order.
     #[test]
-    fn whoever_waits_is_woken_and_the_owner_told() {
+    fn a_deletion_wakes_the_waiter_and_notifies_the_owner() {
         let place = Place::with_redis(Machine::alone());
         let mut direct = place.redis().client();
         let measured = (0..6).map(|_| {

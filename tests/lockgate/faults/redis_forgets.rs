@@ -56,7 +56,7 @@ fn are_written_back(redis: &RedisServer, keys: &[String]) {
 
 /// It is the same lock afterwards: extended, renewed, released by its owner or with its connection.
 #[test]
-fn what_was_written_back_is_held_as_before() {
+fn a_written_back_lock_is_held_as_before() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start(&[]);
     let gate = gate_before(&redis.url(), &[]);
@@ -107,7 +107,7 @@ fn locks_of_every_database_and_of_any_prefix_are_written_back() {
 
 /// A lock that is free waits for the grace time, too; one that is held is known to be held.
 #[test]
-fn who_only_tries_is_answered_in_time_and_rightly() {
+fn trylock_is_answered_in_time() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start(&[]);
     let gate = Lockgate::start(&["--upstream", &redis.url()]);
@@ -130,7 +130,7 @@ fn who_only_tries_is_answered_in_time_and_rightly() {
 
 /// Written back is what was granted, and for no longer than it was granted.
 #[test]
-fn what_is_written_back_ends_when_it_was_to_end() {
+fn a_written_back_lease_keeps_its_deadline() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start(&[]);
     let gate = gate_before(&redis.url(), &[]);
@@ -249,7 +249,7 @@ fn a_gate_that_was_cut_off_for_longer_than_the_grace_time_tells_its_owners() {
 }
 
 #[test]
-fn what_was_released_through_another_gate_is_not_written_back() {
+fn a_lease_released_elsewhere_is_not_written_back() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start(&[]);
     let (one, other) = (
@@ -273,7 +273,7 @@ fn what_was_released_through_another_gate_is_not_written_back() {
 /// The gate was told that something changed, and Redis died before it could say what: then it is taken
 /// for released.
 #[test]
-fn what_changed_just_before_is_not_written_back() {
+fn a_lease_changed_just_before_the_loss_is_not_written_back() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start(&[]);
     let gate = gate_before(&redis.url(), &[]);
@@ -300,7 +300,7 @@ fn what_changed_just_before_is_not_written_back() {
 
 /// Who gave it back before, or in the middle of it, does not get it again.
 #[test]
-fn what_was_released_is_not_written_back() {
+fn a_released_lease_is_not_written_back() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start(&[]);
     let gate = gate_before(&redis.url(), &[]);
@@ -349,7 +349,7 @@ const WITHOUT_INFO: [&str; 8] = [
 
 /// Then that is said, and everything else works.
 #[test]
-fn where_redis_may_not_be_asked_who_it_is_nothing_is_written_back() {
+fn without_the_identity_of_redis_nothing_is_written_back() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start(&WITHOUT_INFO);
     let gate = gate_before(&redis.url(), &[]);

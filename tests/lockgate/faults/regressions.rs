@@ -14,7 +14,7 @@ use crate::support::{Client, Lockgate, Machine, Place, Proxy, RedisServer, Value
 /// The client's connection to one gate is gone, and it asked again through another one, which it may
 /// do with its token. What the first gate does for a client that is gone may not take the lock from it.
 #[test]
-fn whoever_asked_again_at_another_gate_keeps_the_lock() {
+fn a_client_that_retried_at_another_instance_keeps_the_lock() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let (one, other) = (
@@ -39,7 +39,7 @@ fn is_unbound(gate: &crate::support::Lockgate) -> bool {
 
 /// The same for one whose grant was under way when its connection closed.
 #[test]
-fn whoever_asked_again_at_another_gate_while_its_grant_was_under_way_keeps_the_lock() {
+fn a_retry_at_another_instance_during_the_grant_keeps_the_lock() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let proxy = Proxy::before(redis.address());

@@ -100,7 +100,7 @@ fn was_told_nothing_yet(client: &mut crate::support::Client) {
 
 /// Renewed are leases for as long as they are bound: not after the owner gave the lock back.
 #[test]
-fn who_gave_the_lock_back_renews_nothing() {
+fn a_released_session_is_not_renewed() {
     let place = Place::with_redis(Machine::shared());
     let mut owner = place.client();
     assert_eq!(owner.say("LOCK k TOKEN owner PX 300 SESSION"), "owner");

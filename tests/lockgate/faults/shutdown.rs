@@ -17,7 +17,7 @@ fn place(drain: &str) -> (Lockgate, RedisServer, Machine) {
 }
 
 #[test]
-fn whoever_waits_is_told_and_nobody_new_is_let_in() {
+fn waiters_are_notified_and_no_client_is_accepted() {
     let (mut gate, redis, _machine) = place("5s");
     let mut owner = gate.client();
     assert_eq!(owner.say("LOCK k TOKEN owner"), "owner");
@@ -111,7 +111,7 @@ fn the_connection_of_a_resp2_owner_is_closed_and_its_lock_left_to_its_lease() {
 
 /// What was begun is finished, on both sides of the gate.
 #[test]
-fn what_runs_is_finished() {
+fn commands_in_flight_finish_on_shutdown() {
     let (mut gate, redis, _machine) = place("5s");
     let (mut owner, mut reader) = (gate.client(), gate.client());
     assert_eq!(owner.say("LOCK k TOKEN t"), "t");
@@ -130,7 +130,7 @@ fn what_runs_is_finished() {
 /// A client that was told its token holds the lock, whatever becomes of the gate; and one that wants to be
 /// told nothing.
 #[test]
-fn what_is_granted_meanwhile_is_held() {
+fn grants_made_during_a_failover_hold() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let flags = ["--upstream", &redis.url(), "--admin", "127.0.0.1:0"];

@@ -269,7 +269,7 @@ fn a_million_waiters() {
 const KEPT_BYTES: u64 = 32 * MIB;
 
 /// Runs a test without and with a Redis, where so much is kept.
-fn where_little_is_kept(test: impl Fn(&Place)) {
+fn with_a_small_reply_budget(test: impl Fn(&Place)) {
     let kept = KEPT_BYTES.to_string();
     let environment = [
         &SHORT_GRACE[..],
@@ -287,7 +287,7 @@ fn where_little_is_kept(test: impl Fn(&Place)) {
 #[test]
 fn replies_that_nobody_reads() {
     const CLIENTS: usize = 12;
-    where_little_is_kept(|place| {
+    with_a_small_reply_budget(|place| {
         let mut observer = place.client();
         for i in 0..500 {
             let name = format!("{i}-{}", "n".repeat(1_000));
@@ -339,7 +339,7 @@ fn replies_that_nobody_reads() {
 #[test]
 fn pipelines_with_lock_commands_that_nobody_reads() {
     const CLIENTS: usize = 100;
-    where_little_is_kept(|place| {
+    with_a_small_reply_budget(|place| {
         let witness = Witness::begin(&place.gate, WITH_NEW_LOCKS);
         let mut observer = place.client();
         let mut kept = || counted(&mut observer, "kept_reply_bytes");

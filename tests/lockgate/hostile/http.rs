@@ -71,7 +71,7 @@ fn they_are_dropped_where_there_is_no_redis() {
 }
 
 #[test]
-fn what_came_before_is_answered() {
+fn earlier_commands_are_answered() {
     Place::each(|place| {
         let request = b"PING\r\nLOCK k TOKEN t\r\nPOST / HTTP/1.1\r\n\r\nUNLOCK k t\r\n";
         let said = said_until_closed(place.client(), request);

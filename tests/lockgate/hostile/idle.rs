@@ -62,7 +62,7 @@ fn it_is_not_closed_early() {
 }
 
 #[test]
-fn who_waits_for_redis_or_for_messages_is_not_closed() {
+fn a_client_that_waits_for_redis_or_messages_is_not_closed() {
     let [_, place] = places();
     let (mut popper, mut subscriber, mut monitor) =
         (place.client(), place.client(), place.client());
@@ -81,7 +81,7 @@ fn who_waits_for_redis_or_for_messages_is_not_closed() {
 
 /// Who takes nothing of what it asked for is silent, too.
 #[test]
-fn who_never_reads_is_closed() {
+fn a_client_that_never_reads_is_closed() {
     for place in places() {
         let client = place.client();
         let poured = pour(client.writer(), b"COMMAND\r\n".repeat(100_000));

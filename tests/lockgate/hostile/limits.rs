@@ -180,7 +180,7 @@ fn locks_and_waiters() {
 
 /// That the limit is reached is only for those to know who may look at the lock, which Redis has to say.
 #[test]
-fn who_finds_as_many_locks_as_may_be_waits_no_longer_for_that() {
+fn the_limit_of_locks_refuses_at_once() {
     const PATIENCE: Duration = Duration::from_millis(100);
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
@@ -202,7 +202,7 @@ fn who_finds_as_many_locks_as_may_be_waits_no_longer_for_that() {
 }
 
 #[test]
-fn what_is_kept_behind_a_waiting_lock() {
+fn kept_behind_a_waiting_lock() {
     for (limit, value, each) in [
         ("LOCKGATE_LIMITS_PIPELINED_COMMANDS", "10", 1),
         ("LOCKGATE_LIMITS_PIPELINED_BYTES", "32768", 1_000),

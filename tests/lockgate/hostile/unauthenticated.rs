@@ -87,7 +87,7 @@ fn ten_arguments_of_sixteen_kilobytes_are_the_most() {
 }
 
 #[test]
-fn what_they_ask_and_do_not_read_costs_a_bounded_buffer() {
+fn unread_replies_cost_a_bounded_buffer() {
     const CLIENTS: usize = 2;
     let _machine = Machine::shared();
     let (_redis, gate) = place();

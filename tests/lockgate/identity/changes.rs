@@ -115,7 +115,7 @@ fn rules_count_from_the_moment_they_change() {
 
 /// Who is disabled may not authenticate, but stays if it has.
 #[test]
-fn who_is_switched_off_goes_on_as_in_redis() {
+fn a_disabled_user_is_treated_as_by_redis() {
     in_each_protocol(|house, protocol| {
         let mut ben = house.client("ben", protocol);
         assert_eq!(ben.say("LOCK b:1 TOKEN t"), "t");

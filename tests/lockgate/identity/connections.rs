@@ -122,7 +122,7 @@ fn is_written_back(redis: &mut RedisServer, gate: &Lockgate) -> bool {
 }
 
 #[test]
-fn what_users_may_not_ask_lockgate_asks_on_its_own_account() {
+fn lockgate_uses_its_own_account_for_what_users_may_not_run() {
     let _machine = Machine::shared();
     let mut redis = redis_of_users_without_info();
     let flags = ["--upstream", &redis.url()];
@@ -145,7 +145,7 @@ fn what_users_may_not_ask_lockgate_asks_on_its_own_account() {
 }
 
 #[test]
-fn where_nobody_may_ask_nothing_is_written_back_and_the_log_says_so() {
+fn without_info_rights_nothing_is_written_back_and_the_log_says_so() {
     let _machine = Machine::shared();
     let mut redis = redis_of_users_without_info();
     let gate = Lockgate::start_with(&["--upstream", &redis.url()], &SHORT_GRACE);

@@ -129,7 +129,7 @@ fn after_a_reset_the_connection_is_nobodys() {
 /// Redis up to 7.0 takes each of several names of one HELLO as it comes, so that a refusal does not say
 /// who the connection is.
 #[test]
-fn who_may_be_anybody_takes_no_locks() {
+fn a_client_of_unknown_identity_takes_no_locks() {
     let house = House::new();
     for hello in [
         "HELLO 3 AUTH ann pw AUTH ben wrong",
@@ -149,7 +149,7 @@ fn who_may_be_anybody_takes_no_locks() {
 }
 
 #[test]
-fn who_is_too_long_to_be_remembered_takes_no_locks() {
+fn a_user_with_too_long_a_name_takes_no_locks() {
     let house = House::new();
     let long = "x".repeat(20_000);
     let mut admin = house.admin();
@@ -169,7 +169,7 @@ fn who_is_too_long_to_be_remembered_takes_no_locks() {
 
 /// Whoever has not authenticated is Redis's `default` user, with the rights of that.
 #[test]
-fn who_has_not_authenticated_is_the_default_user() {
+fn an_unauthenticated_client_is_the_default_user() {
     let house = House::new();
     let rule = "ACL SETUSER default resetkeys ~d:*";
     assert_eq!(house.admin().say(rule), "OK");

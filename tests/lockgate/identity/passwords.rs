@@ -59,7 +59,7 @@ fn without_its_password_nobody_takes_locks() {
 
 /// A lock that others hold, and those that wait for it, are no secret to them alone.
 #[test]
-fn nobody_waits_or_looks_without_a_password() {
+fn without_a_password_no_client_waits_or_looks() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&["--requirepass", "hunter2"]);
     let gate = gate_before(&redis);

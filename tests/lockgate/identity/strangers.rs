@@ -7,7 +7,7 @@ use super::{House, NO_KEY, in_each_protocol, is_error, lock_commands, may_not};
 use crate::support::{Client, Monitor, Value};
 
 #[test]
-fn who_would_wait_behind_a_legitimate_waiter_is_refused() {
+fn an_unauthorized_user_does_not_wait_behind_an_authorized_one() {
     in_each_protocol(|house, protocol| {
         let mut owner = house.client("ann", protocol);
         assert_eq!(owner.say("LOCK a:1 TOKEN owner"), "owner");
@@ -50,7 +50,7 @@ fn the_hundredth_is_refused_like_the_first() {
 
 /// It is asked once, and is told what it may know when it may.
 #[test]
-fn who_may_waits_its_turn_among_others() {
+fn an_authorized_user_waits_in_order() {
     in_each_protocol(|house, protocol| {
         let mut owner = house.client("ann", protocol);
         assert_eq!(owner.say("LOCK s:1 TOKEN owner"), "owner");
@@ -106,7 +106,7 @@ fn a_user_is_asked_about_once() {
 
 /// Whether the lock is held or free, the end of the connection is all there is to hear.
 #[test]
-fn who_has_sent_its_last_is_told_no_more_than_others() {
+fn a_client_that_half_closed_learns_no_more_than_others() {
     in_each_protocol(|house, protocol| {
         let mut owner = house.client("ann", protocol);
         assert_eq!(owner.say("LOCK a:1 TOKEN owner"), "owner");
@@ -227,7 +227,7 @@ fn an_equal_token_is_a_strangers_after_a_change_too() {
 
 /// Clients that have authenticated are not those that have not, though Redis has one user for both.
 #[test]
-fn who_is_nobody_is_a_stranger_to_who_said_its_name() {
+fn an_anonymous_client_is_not_the_named_user() {
     let house = House::new();
     let (mut nobody, mut named) = (house.gate.client(), house.gate.client());
     assert_eq!(named.say("AUTH default any"), "OK");

@@ -12,7 +12,7 @@ fn checked(flags: &[&str], environment: &[(&str, &str)]) -> Ended {
 }
 
 #[test]
-fn what_is_right_is_told_with_where_it_would_listen_and_without_secrets() {
+fn a_valid_configuration_is_shown_without_secrets() {
     let authority = Authority::new();
     let pair = authority.issue("gate", "127.0.0.1");
     let directory = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ fn help_tells_every_exit_code() {
 }
 
 #[test]
-fn who_says_it_twice_does_not_wait_for_clients() {
+fn a_second_signal_ends_at_once() {
     let _machine = Machine::shared();
     let (mut gate, _redis, mut blocked) = with_a_blocked_client("1h");
     gate.terminate();
@@ -53,7 +53,7 @@ fn who_says_it_twice_does_not_wait_for_clients() {
 
 /// As by `timeout`, which tells the program and then its whole group.
 #[test]
-fn who_is_told_twice_at_once_is_told_once() {
+fn two_signals_at_once_count_as_one() {
     let _machine = Machine::shared();
     let (mut gate, redis, mut blocked) = with_a_blocked_client("10s");
     gate.terminate();
@@ -84,7 +84,7 @@ fn without_a_log_it_serves_until_it_is_told_to_end() {
 }
 
 #[test]
-fn nobody_cut_is_0_and_somebody_cut_is_5() {
+fn the_exit_code_says_whether_clients_were_cut() {
     let _machine = Machine::shared();
     let (mut gate, redis, mut blocked) = with_a_blocked_client("10s");
     gate.terminate();

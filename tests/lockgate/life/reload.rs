@@ -134,7 +134,7 @@ fn clients_have_another_time_to_be_done() {
 
 /// The whole of it is refused, what is right in it, too.
 #[test]
-fn where_anything_is_wrong_one_line_says_so_and_everything_stays() {
+fn a_failed_reload_logs_one_line_and_changes_nothing() {
     let place = Place::with("auth.password = \"old secret\"");
     for (wrong, why) in [
         (
@@ -169,7 +169,7 @@ fn where_anything_is_wrong_one_line_says_so_and_everything_stays() {
 
 /// Until it is started anew, or the change is taken back.
 #[test]
-fn what_needs_a_new_start_is_named_without_its_value() {
+fn a_setting_that_needs_a_restart_is_named_without_its_value() {
     let place = Place::with("");
     let changed = "threads = 7\nupstream.password = \"hunter2\"\nauth.password = \"hunter3\"\n\
                    limits.waiters = 424242\ndrain = \"2s\"";

@@ -134,7 +134,7 @@ fn a_busy_lock(place: &Place) {
 }
 
 #[test]
-fn what_clients_see_is_what_is_counted() {
+fn clients_see_what_is_counted() {
     Place::each(a_busy_lock);
 }
 
@@ -196,7 +196,7 @@ fn a_wait_is_counted_in_polls_that_it_spared() {
 
 /// Clients that lock in Redis directly, keys that vanish, leases that nobody ends.
 #[test]
-fn what_others_do_to_locks_is_counted() {
+fn changes_by_others_are_counted() {
     let place = quiet_place();
     let (mut redis, mut client) = (place.redis().client(), place.client());
     let before = Counts::of(&mut client);
@@ -239,7 +239,7 @@ fn what_others_do_to_locks_is_counted() {
 }
 
 #[test]
-fn what_passes_is_what_redis_receives_and_sends() {
+fn relayed_bytes_are_unchanged() {
     let place = quiet_place();
     let mut redis = place.redis().client();
     let mut observer = place.client();

@@ -119,7 +119,7 @@ fn signs_of_life_are_counted() {
 }
 
 #[test]
-fn what_redis_has_not_answered_is_on_its_way() {
+fn unanswered_commands_count_as_in_flight() {
     let place = quiet_place();
     let mut clients = place.gate.clients(3);
     for (n, client) in clients.iter_mut().enumerate() {

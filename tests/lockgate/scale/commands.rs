@@ -154,7 +154,7 @@ fn a_transaction_that_queues_too_much_ends_with_an_error_not_in_silence() {
 
 /// Redis closes for `QUIT` when everything before it was read, however long that takes.
 #[test]
-fn who_quits_and_reads_slowly_gets_everything() {
+fn a_client_that_quits_and_reads_slowly_gets_every_reply() {
     const VALUES: usize = 16;
     let place = Place::with_redis(Machine::shared());
     let mut client = place.client();

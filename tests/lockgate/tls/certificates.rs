@@ -88,7 +88,7 @@ fn a_client_may_show_no_certificate_where_it_is_optional_but_no_wrong_one() {
 }
 
 #[test]
-fn where_none_is_asked_for_any_is_welcome() {
+fn without_a_password_any_client_is_admitted() {
     let _machine = Machine::shared();
     let place = Secured::embedded();
     let other = Authority::new();

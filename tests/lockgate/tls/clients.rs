@@ -118,7 +118,7 @@ fn long_values_pass_both_ways() {
 /// What lockgate has read of the socket and not asked for yet is inside of TLS, where no socket tells of
 /// it.
 #[test]
-fn what_is_kept_behind_a_lock_runs_when_it_is_granted() {
+fn commands_behind_a_lock_run_when_it_is_granted() {
     let _machine = Machine::shared();
     let place = Secured::start(
         Authority::new(),
@@ -209,7 +209,7 @@ fn a_client_killed_while_it_waits_leaves_the_queue() {
 
 /// Who says that nothing more comes reads on.
 #[test]
-fn what_was_sent_before_the_end_is_answered() {
+fn commands_sent_before_a_half_close_are_answered() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let place = Secured::start(Authority::new(), &[("LOCKGATE_UPSTREAM", &redis.url())]);
@@ -296,7 +296,7 @@ fn a_handshake_that_takes_too_long_is_cut() {
 
 /// Who does not speak TLS where TLS is spoken, and the other way round.
 #[test]
-fn whoever_speaks_something_else_is_refused() {
+fn a_client_of_another_protocol_is_refused() {
     let _machine = Machine::shared();
     let place = Secured::embedded();
     let mut plain = TcpStream::connect(place.gate.tls_address()).unwrap();
@@ -316,7 +316,7 @@ fn whoever_speaks_something_else_is_refused() {
 }
 
 #[test]
-fn who_waits_is_told_when_it_ends() {
+fn waiters_get_an_error_on_shutdown() {
     let _machine = Machine::shared();
     let mut place = Secured::embedded();
     let (mut holder, mut waiter) = (place.client(), place.client());

@@ -195,7 +195,7 @@ fn a_connection_that_breaks_is_opened_again() {
 
 /// The connection is given up, and what was under way on it is asked again on the next one.
 #[test]
-fn who_asks_while_redis_hangs_is_answered_once_when_it_goes_on() {
+fn a_command_sent_while_redis_hangs_is_answered_once() {
     let _machine = Machine::shared();
     let authority = Authority::new();
     let pair = authority.issue("redis", "127.0.0.1");
