@@ -67,7 +67,7 @@ fn a_resp3_owner_that_closes_while_the_gate_drains_releases_its_lock() {
     is_told_lost(&mut owner, "k", "t");
     sleep(Duration::from_millis(50));
     assert_eq!(holder(&redis, "k"), "t", "nothing is done without it");
-    assert_eq!(redis.client().say("CLIENT PAUSE 300 ALL"), "OK");
+    assert_eq!(redis.client().say("CLIENT PAUSE 200 ALL"), "OK");
     drop(owner);
     assert_eq!(gate.exit_code(), Some(0));
     assert!(holder(&redis, "k").is_nil());
@@ -115,7 +115,7 @@ fn commands_in_flight_finish_on_shutdown() {
     let (mut gate, redis, _machine) = place("5s");
     let (mut owner, mut reader) = (gate.client(), gate.client());
     assert_eq!(owner.say("LOCK k TOKEN t"), "t");
-    assert_eq!(redis.client().say("CLIENT PAUSE 400 ALL"), "OK");
+    assert_eq!(redis.client().say("CLIENT PAUSE 200 ALL"), "OK");
     owner.send(&["UNLOCK", "k", "t"]);
     reader.send(&["BLPOP", "list", "1"]);
     sleep(Duration::from_millis(50));
