@@ -18,8 +18,8 @@ pub(crate) struct Speaker {
     muted: bool,
     /// A socket that is closed with bytes unread loses what it has not sent: nothing large before that.
     said_big: bool,
-    /// Replies that look like messages, and scripts that publish: but no transactions then, in which
-    /// nobody can tell them apart (`src/relay/state.rs`).
+    /// Replies that look like messages, and scripts that publish. Without transactions: in those, the two are
+    /// indistinguishable (`src/relay/state.rs`).
     lookalikes: bool,
     locks: u32,
 }

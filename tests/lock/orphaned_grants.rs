@@ -1,5 +1,5 @@
-//! Nothing is held for nobody: what became of a store request is not known, or nobody is there any more for what it
-//! brought; and nothing is taken from somebody by that.
+//! The queue releases a grant that no client counts on: its outcome was unknown, or its client left. It takes no lock
+//! from an owner by that.
 
 use crate::harness::scenario;
 
@@ -63,8 +63,8 @@ fn an_operation_that_was_given_up_is_done_for_that_grant_only() {
     ]);
 }
 
-/// Its token is known to nobody else: whatever becomes of the store request later, what its first sending may have
-/// acquired is released when nobody is there for it.
+/// No client knows the token. So the queue releases what the first sending may have acquired, whatever becomes of the
+/// store request later.
 #[test]
 fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
     scenario(&[

@@ -1,5 +1,5 @@
-//! Whatever happens, in whatever order: nothing panics, one store request is on its way at a time, nobody
-//! is answered twice, and who waits has a timer or a store request to wake the queue.
+//! Under any events in any order, the queue does not panic, has one store request in flight at a time, and replies to a
+//! request once. A timer or a store request wakes the queue for each waiter.
 
 use std::collections::BTreeMap;
 

@@ -328,7 +328,7 @@ impl Queue {
                 }
                 self.left();
             }
-            _ => debug_assert!(false, "no answer to this question"),
+            _ => debug_assert!(false, "no reply to this store request"),
         }
     }
 
@@ -624,8 +624,8 @@ impl Queue {
             }
         }
         self.backoff.granted();
-        let nobody = lease.receivers == 0 && self.waiters.of_owner(user, &token).is_none();
-        if nobody && !planted(Fault::GoneGrantKept) {
+        let orphaned = lease.receivers == 0 && self.waiters.of_owner(user, &token).is_none();
+        if orphaned && !planted(Fault::GoneGrantKept) {
             self.give_away(&lease);
         }
         let lost = self.lease_of(user, &token).is_none();
@@ -641,7 +641,6 @@ impl Queue {
         }
     }
 
-    /// Records the holder that the store reported. Without one the lock counts as free.
     /// Notices that the client extended its lease at another instance: the key expires later than this instance set it.
     fn notice_extension(&mut self, in_flight: &InFlight, outcome: &Outcome) {
         let Outcome::Held {
@@ -661,6 +660,7 @@ impl Queue {
         }
     }
 
+    /// Records the holder that the store reported. Without one the lock counts as free.
     pub(super) fn held(
         &mut self,
         holder: Option<Token>,

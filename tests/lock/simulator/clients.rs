@@ -75,6 +75,8 @@ pub(crate) struct Client {
     pub(crate) done: bool,
     /// The request whose connection its lease is bound to.
     pub(crate) session_of: Option<RequestId>,
+    /// When it was notified that its session lost the lock.
+    pub(crate) told_lost_at: Option<u64>,
 }
 
 impl World {
@@ -161,6 +163,7 @@ impl World {
             came_back: false,
             done: false,
             session_of: None,
+            told_lost_at: None,
         }
     }
 

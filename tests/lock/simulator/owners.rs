@@ -225,6 +225,9 @@ impl World {
             .expect("a session of somebody");
         assert!(sent.answered, "{request:?} had no session yet");
         let gate = sent.gate;
+        if let (true, Purpose::Lock(who)) = (lost, &sent.purpose) {
+            self.clients[*who].told_lost_at = Some(self.now);
+        }
         let owners = &mut self.checks.owners;
         let Some(at) = owners
             .iter()
@@ -383,14 +386,16 @@ impl World {
         if *reply == Reply::Done {
             return self.released(client.token, sent.gate);
         }
-        // Who unlocks once more may have that done first, if it waited for admission for longer.
+        // A second UNLOCK may run first, if this one waited for admission for longer.
         let is_its = |it: &&Sent| {
             it.at >= sent.at && matches!(it.purpose, Purpose::Unlock(of, ..) if of == who)
         };
         let twice = self.checks.sent.values().filter(is_its).count() > 1;
         let kept = until.is_some_and(|until| until > self.now);
+        // Its own instance gave the lock up while the UNLOCK was on its way to another one.
+        let told = client.told_lost_at.is_some_and(|at| at >= sent.at);
         assert!(
-            !kept || twice || self.may_fail(sent, sabotages, reply),
+            !kept || twice || told || self.may_fail(sent, sabotages, reply),
             "an owner had lost its lock: {reply:?}"
         );
     }
