@@ -586,6 +586,13 @@ fn a_token_dies_when_it_is_released_handed_on_or_lost() {
         after(&["push", "held a 29990", "2 unlock a", "free"]),
         ["a up to 7"]
     );
+    // The first write-back may be executed late, with a later deadline than the second.
+    let twice = ["data_lost", "unknown", "granted 8", "2 unlock a", "free"];
+    assert_eq!(after(&twice), ["a"]);
+    assert_eq!(
+        after(&["data_lost", "granted 8", "2 unlock a", "free"]),
+        ["a up to 8"]
+    );
     let lost = after(&["2 unlock a", "data_lost", "free"]);
     assert_eq!(lost, ["a up to 7 before the loss"]);
     // Another instance granted it too, and may have extended it.

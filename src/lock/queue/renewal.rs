@@ -230,7 +230,7 @@ impl Queue {
             expires_earliest: in_flight.sent_at.plus_millis(lease_ms),
             expires_latest: expires_latest(now, longest_ms),
             deadline,
-            extended_elsewhere: before.as_ref().is_some_and(|it| it.extended_elsewhere),
+            may_be_longer: before.as_ref().is_some_and(|it| it.may_be_longer),
             shortened_from: before
                 .as_ref()
                 .and_then(Lease::longest)
@@ -309,7 +309,7 @@ impl Context<'_> {
     /// Reports the token of a lost lease as dead. If this instance does not know its deadline, another instance may
     /// have extended the lease, and knows more.
     fn lost_token(&mut self, lease: &Lease) {
-        let known = lease.deadline.is_some() && !lease.extended_elsewhere;
+        let known = lease.deadline.is_some() && !lease.may_be_longer;
         let counts = known && lease.expires_latest > self.now;
         if counts && !planted(Fault::LostForgotten) {
             self.actions.push(Action::Died {

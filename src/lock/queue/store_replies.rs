@@ -168,6 +168,11 @@ impl Queue {
         {
             lease.renewal_unknown = true;
         }
+        if let (StoreRequest::WriteBack { .. }, Some(lease)) =
+            (&in_flight.store_request, &mut self.lease)
+        {
+            lease.may_be_longer = true;
+        }
         if in_flight.reply_to.is_none() || !planted(Fault::UnlockNotAskedAgain) {
             self.ask_again_unless_gone(in_flight, context);
         }
@@ -655,7 +660,7 @@ impl Queue {
         let at_least = ttl_ms.saturating_sub(ttl_ms / CLOCKS_DIFFER_BY);
         let expires = in_flight.sent_at.plus_millis(at_least);
         if let Some(lease) = lease.filter(|lease| expires > lease.expires_latest) {
-            lease.extended_elsewhere = true;
+            lease.may_be_longer = true;
             lease.expires_latest = expires;
         }
     }
@@ -747,7 +752,7 @@ impl Queue {
             // A client may use its own token again elsewhere, though it should not. A token that lockgate made is
             // dead at any deadline.
             let named = lease.as_ref().filter(|lease| lease.explicit);
-            let set_here = named.filter(|lease| !lease.extended_elsewhere);
+            let set_here = named.filter(|lease| !lease.may_be_longer);
             let not_after = not_after
                 .or(set_here.and_then(|lease| lease.deadline))
                 .filter(|_| !planted(Fault::BuriedWhateverDeadline));

@@ -6,8 +6,8 @@ use super::{KIB, MIB, WITH_ITS_LOCK, WITH_NEW_LOCKS, Witness, counted, cut, hear
 use crate::{
     scale::{growth, pour},
     support::{
-        Client, Lockgate, Machine, Place, RedisServer, SHORT_GRACE, allow_many_files, eventually,
-        frame, report,
+        Client, Lockgate, Machine, Place, RedisServer, SHORT_GRACE, Value, allow_many_files,
+        eventually, frame, report,
     },
 };
 
@@ -482,7 +482,7 @@ fn keys_with_huge_values() {
     }
     let growth = growth(&place.gate, || {
         for key in &keys {
-            assert!(client.call(&["TRYLOCK", key]).is_nil());
+            assert_eq!(client.call(&["TRYLOCK", key]), Value::Nil);
             assert!(client.call(&["LOCK", key, "FENCE", "WAIT", "1"]).is_nil());
             assert_eq!(client.call(&["RELOCK", key, "t"]), 0);
             assert_eq!(client.call(&["UNLOCK", key, "t"]), 0);
