@@ -306,17 +306,18 @@ impl Context<'_> {
         self.actions.push(Action::Happened(what));
     }
 
-    /// Reports the token of a lost lease as dead. If this instance does not know its deadline, another instance may
-    /// have extended the lease, and knows more.
+    /// Reports the token of a lost lease as dead: at any deadline if lockgate made it. If this instance does not know
+    /// the deadline of a named token, another instance may have granted the lock to it again, and knows more.
     fn lost_token(&mut self, lease: &Lease) {
-        let known = lease.deadline.is_some() && !lease.may_be_longer;
+        let not_after = lease.deadline.filter(|_| lease.explicit);
+        let known = !lease.explicit || not_after.is_some() && !lease.may_be_longer;
         let counts = known && lease.expires_latest > self.now;
         if counts && !planted(Fault::LostForgotten) {
             self.actions.push(Action::Died {
                 token: lease.token.clone(),
                 dead: Dead {
                     user: lease.user,
-                    not_after: lease.deadline,
+                    not_after,
                     or_at: lease.shortened_from.map(|(deadline, _)| deadline),
                 },
                 expires_latest: lease.longest().map_or(lease.expires_latest, |(_, at)| at),
