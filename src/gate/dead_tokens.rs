@@ -15,39 +15,30 @@ use std::{
 
 use crate::{
     clock,
-    lock::{Burial, Dead, Outcome, StoreReply, Time, Token},
+    lock::{Dead, DeadToken, DeadWatch, Outcome, StoreReply, Time},
     store::LockName,
 };
 
-/// The dead tokens in two sets of `most` each: those that died since the latest loss of data, and those that
-/// died before it and whose leases would not have ended yet.
+/// The dead tokens in two sets of `most` each: those that are dead since the latest loss of data, and those that
+/// were dead before it and whose leases would not have ended yet.
 pub(super) struct DeadTokens {
     most: usize,
     kept: Mutex<Kept>,
-    /// Whether there are tokens that died before a loss of data.
-    has_ghosts: AtomicBool,
+    /// Whether there are tokens that were dead before a loss of data.
+    any_before_loss: AtomicBool,
     /// When the last of all their leases would have ended, in microseconds of the process clock.
     until: AtomicU64,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// The tokens that died since the latest loss of data, the latest last.
-    recent: VecDeque<(LockName, Grave)>,
-    /// The tokens that died before it: the store may have them again.
-    ghosts: HashMap<LockName, Vec<Grave>>,
-    /// The number of ghosts, and when the last of their leases would have ended.
-    ghost_count: usize,
-    ghosts_until: Time,
-}
-
-/// A dead token.
-#[derive(Debug, Clone)]
-pub(super) struct Grave {
-    pub(super) token: Token,
-    pub(super) dead: Dead,
-    /// When its lease would have ended.
-    pub(super) expires_latest: Time,
+    /// The tokens that are dead since the latest loss of data, the latest last.
+    recent: VecDeque<(LockName, DeadToken)>,
+    /// The tokens that were dead before it: the store may have them again.
+    before_loss: HashMap<LockName, Vec<DeadToken>>,
+    /// The number of tokens in `before_loss`, and when the last of their leases would have ended.
+    before_loss_count: usize,
+    before_loss_until: Time,
 }
 
 impl DeadTokens {
@@ -56,7 +47,7 @@ impl DeadTokens {
         Self {
             most,
             kept: Mutex::default(),
-            has_ghosts: AtomicBool::new(false),
+            any_before_loss: AtomicBool::new(false),
             until: AtomicU64::new(0),
         }
     }
@@ -66,29 +57,29 @@ impl DeadTokens {
     pub(super) fn remember(
         &self,
         name: &LockName,
-        grave: Grave,
+        dead_token: DeadToken,
         before_loss: bool,
         now: Time,
     ) -> bool {
         if self.most == 0 {
             return true;
         }
-        let until = grave.expires_latest.micros();
+        let until = dead_token.expires_latest.micros();
         self.until.fetch_max(until, Ordering::Relaxed);
         let mut kept = self.kept();
-        if kept.ghosts_until <= now && kept.ghost_count > 0 {
-            kept.forget_ghosts();
-            self.has_ghosts.store(false, Ordering::Release);
+        if kept.before_loss_until <= now && kept.before_loss_count > 0 {
+            kept.forget_before_loss();
+            self.any_before_loss.store(false, Ordering::Release);
         }
         if before_loss {
-            let fits = kept.haunt(name.clone(), grave, self.most);
-            self.has_ghosts.store(true, Ordering::Release);
+            let fits = kept.put_before_loss(name.clone(), dead_token, self.most);
+            self.any_before_loss.store(true, Ordering::Release);
             return fits;
         }
         let oldest = (kept.recent.len() >= self.most).then(|| kept.recent.pop_front());
-        kept.recent.push_back((name.clone(), grave));
+        kept.recent.push_back((name.clone(), dead_token));
         let oldest = oldest.flatten();
-        oldest.is_none_or(|(_, grave)| grave.expires_latest <= now)
+        oldest.is_none_or(|(_, dead_token)| dead_token.expires_latest <= now)
     }
 
     /// Returns when the last of the dead tokens' leases would have ended.
@@ -97,38 +88,42 @@ impl DeadTokens {
     }
 
     /// Records a loss of data. Returns what the store may have again, by lock.
-    pub(super) fn lost_data(&self, now: Time) -> HashMap<LockName, Burial> {
+    pub(super) fn lost_data(&self, now: Time) -> HashMap<LockName, DeadWatch> {
         let mut kept = self.kept();
-        let older = std::mem::take(&mut kept.ghosts);
-        let older = older
-            .into_iter()
-            .flat_map(|(name, graves)| graves.into_iter().map(move |grave| (name.clone(), grave)));
+        let older = std::mem::take(&mut kept.before_loss);
+        let older = older.into_iter().flat_map(|(name, tokens)| {
+            tokens
+                .into_iter()
+                .map(move |dead_token| (name.clone(), dead_token))
+        });
         let latest = std::mem::take(&mut kept.recent);
-        kept.forget_ghosts();
+        kept.forget_before_loss();
         // If there are too many, the latest are kept: they are the likeliest to be back.
-        for (name, grave) in latest.into_iter().rev().chain(older) {
-            if grave.expires_latest > now {
-                kept.haunt(name, grave, self.most);
+        for (name, dead_token) in latest.into_iter().rev().chain(older) {
+            if dead_token.expires_latest > now {
+                kept.put_before_loss(name, dead_token, self.most);
             }
         }
-        self.has_ghosts
-            .store(kept.ghost_count > 0, Ordering::Release);
-        let burial = |graves: &Vec<Grave>| {
-            let latest = graves.iter().max_by_key(|grave| grave.expires_latest)?;
-            Some(Burial {
+        self.any_before_loss
+            .store(kept.before_loss_count > 0, Ordering::Release);
+        let watch = |tokens: &Vec<DeadToken>| {
+            let latest = tokens
+                .iter()
+                .max_by_key(|dead_token| dead_token.expires_latest)?;
+            Some(DeadWatch {
                 user: latest.dead.user,
                 until: latest.expires_latest,
             })
         };
-        let ghosts = kept.ghosts.iter();
-        ghosts
-            .filter_map(|(name, graves)| Some((name.clone(), burial(graves)?)))
+        let by_lock = kept.before_loss.iter();
+        by_lock
+            .filter_map(|(name, tokens)| Some((name.clone(), watch(tokens)?)))
             .collect()
     }
 
     /// Returns what is remembered of the holder in this reply, if it is dead.
     pub(super) fn of_holder(&self, name: &LockName, answer: &StoreReply) -> Option<Dead> {
-        if !self.has_ghosts.load(Ordering::Acquire) {
+        if !self.any_before_loss.load(Ordering::Acquire) {
             return None;
         }
         let Outcome::Held {
@@ -140,9 +135,11 @@ impl DeadTokens {
         };
         let now = clock::now();
         let kept = self.kept();
-        let graves = kept.ghosts.get(name)?.iter();
-        let of_holder = |grave: &&Grave| grave.token == *holder && grave.expires_latest > now;
-        let dead = graves.filter(of_holder).map(|grave| grave.dead);
+        let tokens = kept.before_loss.get(name)?.iter();
+        let of_holder = |dead_token: &&DeadToken| {
+            dead_token.token == *holder && dead_token.expires_latest > now
+        };
+        let dead = tokens.filter(of_holder).map(|dead_token| dead_token.dead);
         dead.reduce(Dead::or)
     }
 
@@ -154,27 +151,27 @@ impl DeadTokens {
 
 impl Kept {
     /// Returns false if the set is full.
-    fn haunt(&mut self, name: LockName, grave: Grave, most: usize) -> bool {
-        if self.ghost_count >= most {
+    fn put_before_loss(&mut self, name: LockName, dead_token: DeadToken, most: usize) -> bool {
+        if self.before_loss_count >= most {
             return false;
         }
-        self.ghost_count += 1;
-        self.ghosts_until = self.ghosts_until.max(grave.expires_latest);
-        self.ghosts.entry(name).or_default().push(grave);
+        self.before_loss_count += 1;
+        self.before_loss_until = self.before_loss_until.max(dead_token.expires_latest);
+        self.before_loss.entry(name).or_default().push(dead_token);
         true
     }
 
-    fn forget_ghosts(&mut self) {
-        self.ghosts = HashMap::new();
-        self.ghost_count = 0;
-        self.ghosts_until = Time::default();
+    fn forget_before_loss(&mut self) {
+        self.before_loss = HashMap::new();
+        self.before_loss_count = 0;
+        self.before_loss_until = Time::default();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Deadline, UserId};
+    use crate::lock::{Deadline, Token, UserId};
 
     fn name(key: &'static str) -> LockName {
         LockName {
@@ -183,8 +180,8 @@ mod tests {
         }
     }
 
-    fn grave(text: &'static str, expires_latest: Time) -> Grave {
-        Grave {
+    fn dead_token(text: &'static str, expires_latest: Time) -> DeadToken {
+        DeadToken {
             token: Token::new(text),
             dead: Dead {
                 user: UserId(3),
@@ -210,20 +207,20 @@ mod tests {
     fn a_token_is_dead_only_for_what_is_from_before_a_loss() {
         let (tokens, now) = (DeadTokens::new(3), clock::now());
         let later = now.plus_millis(60_000);
-        assert!(tokens.remember(&name("a"), grave("1", later), false, now));
+        assert!(tokens.remember(&name("a"), dead_token("1", later), false, now));
         assert_eq!(tokens.of_holder(&name("a"), &held_by("1")), None);
-        let burials = tokens.lost_data(now);
-        let burial = Burial {
+        let watches = tokens.lost_data(now);
+        let watch = DeadWatch {
             user: UserId(3),
             until: later,
         };
-        assert_eq!(burials, HashMap::from([(name("a"), burial)]));
-        let dead = grave("1", later).dead;
+        assert_eq!(watches, HashMap::from([(name("a"), watch)]));
+        let dead = dead_token("1", later).dead;
         assert_eq!(tokens.of_holder(&name("a"), &held_by("1")), Some(dead));
         assert_eq!(tokens.of_holder(&name("b"), &held_by("1")), None);
-        assert!(tokens.remember(&name("a"), grave("2", later), false, now));
+        assert!(tokens.remember(&name("a"), dead_token("2", later), false, now));
         assert_eq!(tokens.of_holder(&name("a"), &held_by("2")), None);
-        assert!(tokens.remember(&name("a"), grave("3", later), true, now));
+        assert!(tokens.remember(&name("a"), dead_token("3", later), true, now));
         assert_eq!(tokens.of_holder(&name("a"), &held_by("3")), Some(dead));
     }
 
@@ -231,15 +228,15 @@ mod tests {
     fn the_oldest_and_those_whose_lease_would_be_over_are_forgotten() {
         let (tokens, now) = (DeadTokens::new(3), clock::now());
         let (soon, later) = (now.plus_millis(1), now.plus_millis(60_000));
-        assert!(tokens.remember(&name("a"), grave("1", soon), false, now));
+        assert!(tokens.remember(&name("a"), dead_token("1", soon), false, now));
         for text in ["2", "3"] {
-            assert!(tokens.remember(&name("a"), grave(text, later), false, now));
+            assert!(tokens.remember(&name("a"), dead_token(text, later), false, now));
         }
-        assert!(tokens.remember(&name("b"), grave("4", later), false, soon));
-        assert!(!tokens.remember(&name("b"), grave("5", later), false, soon));
-        let mut burials: Vec<_> = tokens.lost_data(soon).into_keys().collect();
-        burials.sort();
-        assert_eq!(burials, [name("a"), name("b")]);
+        assert!(tokens.remember(&name("b"), dead_token("4", later), false, soon));
+        assert!(!tokens.remember(&name("b"), dead_token("5", later), false, soon));
+        let mut watches: Vec<_> = tokens.lost_data(soon).into_keys().collect();
+        watches.sort();
+        assert_eq!(watches, [name("a"), name("b")]);
         assert_eq!(tokens.of_holder(&name("a"), &held_by("2")), None);
         assert!(tokens.of_holder(&name("a"), &held_by("3")).is_some());
         assert!(tokens.lost_data(later).is_empty());

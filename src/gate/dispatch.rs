@@ -12,7 +12,7 @@ use std::{
 use dashmap::mapref::{entry, one::RefMut};
 use tokio::sync::oneshot;
 
-use super::{Gate, Label, Mailbox, SessionOver, dead_tokens::Grave};
+use super::{Gate, Label, Mailbox, SessionOver};
 use crate::{
     clock,
     lock::{
@@ -200,18 +200,12 @@ impl Gate {
                         let _ = mailbox.send(SessionOver { request, lost });
                     }
                 }
-                Action::Died {
-                    token,
-                    dead,
-                    expires_latest,
+                Action::Dead {
+                    dead_token,
                     before_loss,
                 } => {
-                    let grave = Grave {
-                        token,
-                        dead,
-                        expires_latest,
-                    };
-                    if !self.dead_tokens.remember(name, grave, before_loss, now) {
+                    let dead_tokens = &self.dead_tokens;
+                    if !dead_tokens.remember(name, dead_token, before_loss, now) {
                         self.counters.forgotten_released_tokens.count();
                     }
                 }

@@ -110,15 +110,15 @@ impl Gate {
         let now = clock::now();
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let until = now.plus_millis(grace_ms.saturating_add(grace_ms / LAST_LOOK_PART));
-        let mut burials = self.dead_tokens.lost_data(now);
-        for burial in burials.values_mut() {
-            burial.until = burial.until.min(until);
+        let mut watches = self.dead_tokens.lost_data(now);
+        for watch in watches.values_mut() {
+            watch.until = watch.until.min(until);
         }
         let with_queues = self.names().into_iter();
         let with_queues: Vec<_> = with_queues
-            .map(|name| (burials.remove(&name), name))
+            .map(|name| (watches.remove(&name), name))
             .collect();
-        let others = burials.into_iter().map(|(name, dead)| (Some(dead), name));
+        let others = watches.into_iter().map(|(name, dead)| (Some(dead), name));
         self.untold
             .store(with_queues.len() + others.len(), Ordering::Relaxed);
         // Leases first: a dead token matters only to others.

@@ -222,7 +222,7 @@ pub enum Event {
         store_request: StoreRequestId,
         /// The reply.
         store_reply: StoreReply,
-        /// The driver's record of the holder that the reply names, if that token died before a loss of data.
+        /// The driver's record of the holder that the reply names, if that token was dead before a loss of data.
         dead: Option<Dead>,
     },
     /// The store pushed on this connection that another client changed the lock.
@@ -243,7 +243,7 @@ pub enum Event {
     /// loss.
     DataLost {
         /// The dead tokens of this lock that the driver remembers.
-        dead: Option<Burial>,
+        dead: Option<DeadWatch>,
     },
     /// The store has a connection for this user.
     Linked {
@@ -294,16 +294,11 @@ pub enum Action {
         /// The client neither released the lock nor took it over by a later request.
         lost: bool,
     },
-    /// The token no longer holds the lock. The driver remembers that until `expires_latest`: after a loss of data the
-    /// store may hold the token again, and then for no client.
-    Died {
+    /// A token no longer holds the lock. The driver remembers that until [`DeadToken::expires_latest`]: after a loss of
+    /// data the store may hold the token again, and then for no client.
+    Dead {
         /// The token.
-        token: Token,
-        /// The user on whose behalf the token is deleted if it is back, and the latest deadline of a key that is
-        /// deleted.
-        dead: Dead,
-        /// When its lease would have ended.
-        expires_latest: Time,
+        dead_token: DeadToken,
         /// The store lost data while the release was in flight or shortly before: the token may be back already.
         before_loss: bool,
     },
@@ -429,10 +424,10 @@ pub enum Fence {
     NewUnless(Deadline),
 }
 
-/// A token that held a lock and no longer does: released, handed over, or lost.
+/// The grants by which a dead token held a lock. The token is deleted if it is back by one of them, and by no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dead {
-    /// The user on whose behalf the token held the lock.
+    /// The user on whose behalf the token held the lock, and is deleted.
     pub user: UserId,
     /// The latest deadline that this instance gave the token. A key that expires later is a newer grant of the same
     /// token. None: this instance set no deadline.
@@ -448,7 +443,7 @@ impl Dead {
         self.not_after.is_none_or(|most| deadline <= most) || self.or_at == Some(deadline)
     }
 
-    /// Combines the records of a token that died twice.
+    /// Combines the records of a token that is dead twice.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let both = self.not_after.zip(other.not_after);
@@ -460,9 +455,20 @@ impl Dead {
     }
 }
 
-/// The tokens of one lock that the driver remembers as dead.
+/// A dead token: it held a lock and no longer does, because it was released, handed over, or lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadToken {
+    /// The token.
+    pub token: Token,
+    /// Its grants.
+    pub dead: Dead,
+    /// When its lease would have ended.
+    pub expires_latest: Time,
+}
+
+/// The watch for the dead tokens of one lock that the driver remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Burial {
+pub struct DeadWatch {
     /// A user that held the lock with one of them.
     pub user: UserId,
     /// When to look for them for the last time: when the last of their leases would have ended, or shortly after the

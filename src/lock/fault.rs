@@ -45,9 +45,9 @@ pub enum Fault {
     /// The queue does not report a lost token as dead, so the token is not deleted when it comes back.
     LostForgotten,
     /// The queue leaves a dead token alone that holds the lock again.
-    DeadNotBuried,
+    DeadNotDeleted,
     /// A dead token is deleted whatever deadline the key has by then.
-    BuriedWhateverDeadline,
+    DeadWhateverDeadline,
     /// The queue gives a lease up as soon as its write-back finds another token.
     ContestedIsLost,
     /// An owner gets `NotHeld` although another instance may yet write its lease back.
@@ -110,8 +110,8 @@ impl Fault {
         Self::ReleasedForgotten,
         Self::ShortenedForgotten,
         Self::LostForgotten,
-        Self::DeadNotBuried,
-        Self::BuriedWhateverDeadline,
+        Self::DeadNotDeleted,
+        Self::DeadWhateverDeadline,
         Self::ContestedIsLost,
         Self::NotHeldWithinGrace,
         Self::NoFenceOnHandover,

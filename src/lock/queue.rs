@@ -87,9 +87,9 @@ pub struct Queue {
     /// The store lost data, and may hold dead tokens of this lock: the queue checks the lock, also when it changes.
     watch: Option<Box<Watch>>,
     /// A dead token that was found to hold the lock.
-    ghost: Option<Box<(Token, Dead)>>,
-    /// A token that is not dead after all: its deadline shows a new grant elsewhere.
-    revenant: Option<Box<Token>>,
+    dead_holder: Option<Box<(Token, Dead)>>,
+    /// A dead token that is alive again: its deadline shows a new grant elsewhere.
+    alive_again: Option<Box<Token>>,
     /// Tokens that may come to hold the lock late, by a store request that was given up, and when to release them once
     /// more.
     late: VecDeque<(Time, UserId, Token)>,
@@ -229,8 +229,8 @@ impl Queue {
             write_back_at: None,
             write_backs_refused: 0,
             watch: None,
-            ghost: None,
-            revenant: None,
+            dead_holder: None,
+            alive_again: None,
             late: VecDeque::new(),
             unsure: BTreeMap::new(),
             store_requests: 0,

@@ -19,9 +19,9 @@
 use std::collections::HashMap;
 
 use lockgate::lock::{
-    Action, Burial, Dead, Deadline, Event, Fence, LinkId, LockMetric, LockRequest, Mark, Outcome,
-    Queue, Reply, RequestId, Settings, StoreReply, StoreRequest, StoreRequestId, Time, Token,
-    UserId, Wait, WriteBack,
+    Action, Dead, DeadToken, DeadWatch, Deadline, Event, Fence, LinkId, LockMetric, LockRequest,
+    Mark, Outcome, Queue, Reply, RequestId, Settings, StoreReply, StoreRequest, StoreRequestId,
+    Time, Token, UserId, Wait, WriteBack,
 };
 
 pub(crate) const SETTINGS: Settings = Settings {
@@ -55,7 +55,7 @@ pub(crate) struct Harness {
     /// How grants came about, and what shows in no reply.
     pub(crate) counted: Vec<String>,
     /// Tokens that do not hold the lock any more.
-    pub(crate) died: Vec<String>,
+    pub(crate) dead: Vec<String>,
 }
 
 /// Each event, and what is to come of it.
@@ -82,7 +82,7 @@ impl Harness {
             granted: HashMap::new(),
             link: 1,
             counted: Vec::new(),
-            died: Vec::new(),
+            dead: Vec::new(),
         }
     }
 
@@ -151,7 +151,7 @@ impl Harness {
                 user: UserId(user.parse().unwrap()),
             },
             ["data_lost", ref dead @ ..] => Event::DataLost {
-                dead: (!dead.is_empty()).then(|| Burial {
+                dead: (!dead.is_empty()).then(|| DeadWatch {
                     user,
                     until: self.now.plus_millis(LEASE_MS),
                 }),
@@ -322,15 +322,13 @@ impl Harness {
             Action::SessionOver { request, lost } => {
                 format!("{} {}", request.0, if *lost { "lost" } else { "over" })
             }
-            Action::Died {
-                token,
-                dead,
+            Action::Dead {
+                dead_token: DeadToken { token, dead, .. },
                 before_loss,
-                ..
             } => {
                 let before = if *before_loss { " before the loss" } else { "" };
-                let died = format!("{}{}{before}", name_of(token), told_deadlines(dead));
-                self.died.push(died);
+                let told = format!("{}{}{before}", name_of(token), told_deadlines(dead));
+                self.dead.push(told);
                 String::new()
             }
         }

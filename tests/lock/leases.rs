@@ -403,7 +403,7 @@ fn a_lease_that_meets_an_unknown_token_waits_for_its_end_within_the_grace() {
 #[test]
 fn a_lease_is_released_before_it_was_written_back() {
     // A token that lockgate made is dead at any deadline; a client may use its own token again elsewhere.
-    for (lock, died) in [("1 lock a", "a"), ("1 lock a named", "a up to 7")] {
+    for (lock, dead) in [("1 lock a", "a"), ("1 lock a named", "a up to 7")] {
         let mut harness = Harness::new(SETTINGS);
         for (event, expected) in [
             (lock, "acquire a"),
@@ -416,7 +416,7 @@ fn a_lease_is_released_before_it_was_written_back() {
         ] {
             assert_eq!(harness.happen(event), expected, "{event}");
         }
-        assert_eq!(harness.died, [died]);
+        assert_eq!(harness.dead, [dead]);
     }
 }
 
@@ -453,7 +453,7 @@ fn a_token_released_within_the_grace_is_looked_for_until_it_is_over() {
     ] {
         assert_eq!(harness.happen(event), expected, "{event}");
     }
-    assert_eq!(harness.died, ["a before the loss"]);
+    assert_eq!(harness.dead, ["a before the loss"]);
 }
 
 #[test]
@@ -534,14 +534,14 @@ fn a_waiter_is_not_kept_by_a_dead_token() {
 }
 
 #[test]
-fn a_token_dies_when_it_is_released_handed_on_or_lost() {
-    let died = |lines: &[&str]| {
+fn a_token_is_dead_once_it_is_released_handed_on_or_lost() {
+    let dead = |lines: &[&str]| {
         let mut harness = Harness::new(SETTINGS);
         lines.iter().for_each(|line| drop(harness.happen(line)));
-        harness.died
+        harness.dead
     };
     let held = ["1 lock a named", "granted 7"];
-    let after = |more: &[&str]| died(&[&held[..], more].concat());
+    let after = |more: &[&str]| dead(&[&held[..], more].concat());
     assert_eq!(after(&["2 unlock a", "free"]), ["a up to 7"]);
     assert_eq!(
         after(&["2 lock b", "3 unlock a", "granted 8"]),
@@ -596,9 +596,9 @@ fn a_token_dies_when_it_is_released_handed_on_or_lost() {
     let lost = after(&["2 unlock a", "data_lost", "free"]);
     assert_eq!(lost, ["a up to 7 before the loss"]);
     // Another instance granted it too, and may have extended it.
-    let again = died(&["1 lock a named", "again 7", "push", "free"]);
+    let again = dead(&["1 lock a named", "again 7", "push", "free"]);
     assert_eq!(again, [""; 0]);
-    assert_eq!(died(&["2 unlock x", "free"]), ["x"]);
+    assert_eq!(dead(&["2 unlock x", "free"]), ["x"]);
 }
 
 #[test]

@@ -24,11 +24,11 @@ async fn restore(fixture: &Fixture, holder: &str, lease_ms: u64) -> Outcome {
     fixture.put(&lock("a"), store_request).await.outcome
 }
 
-async fn bury(fixture: &Fixture, dead: &str, not_after: Option<Deadline>) -> Outcome {
-    bury_or_at(fixture, dead, not_after, None).await
+async fn delete_dead(fixture: &Fixture, dead: &str, not_after: Option<Deadline>) -> Outcome {
+    delete_dead_or_at(fixture, dead, not_after, None).await
 }
 
-async fn bury_or_at(
+async fn delete_dead_or_at(
     fixture: &Fixture,
     dead: &str,
     not_after: Option<Deadline>,
@@ -74,18 +74,18 @@ async fn a_dead_token_is_deleted_up_to_its_deadline_and_no_other() {
     let fixture = Fixture::redis();
     let Deadline(at) = fixture.hold(&lock("a"), "dead").await;
     for (name, not_after) in [("other", None), ("dead", Some(Deadline(at - 1)))] {
-        let outcome = bury(&fixture, name, not_after).await;
+        let outcome = delete_dead(&fixture, name, not_after).await;
         assert!(matches!(outcome, Outcome::Held { .. }), "{outcome:?}");
         assert_eq!(fixture.holder(&lock("a")).await, Some(token("dead")));
     }
     assert_eq!(
-        bury(&fixture, "dead", Some(Deadline(at))).await,
+        delete_dead(&fixture, "dead", Some(Deadline(at))).await,
         Outcome::Free
     );
     assert_eq!(fixture.holder(&lock("a")).await, None);
     fixture.hold(&lock("a"), "dead").await;
-    assert_eq!(bury(&fixture, "dead", None).await, Outcome::Free);
-    assert_eq!(bury(&fixture, "dead", None).await, Outcome::Free);
+    assert_eq!(delete_dead(&fixture, "dead", None).await, Outcome::Free);
+    assert_eq!(delete_dead(&fixture, "dead", None).await, Outcome::Free);
 }
 
 /// A later deadline than the last one counts only exactly.
@@ -95,10 +95,10 @@ async fn a_dead_token_is_deleted_at_the_deadline_that_was_shortened() {
     let Deadline(at) = fixture.hold(&lock("a"), "dead").await;
     let early = Some(Deadline(at - 1_000));
     for other in [at - 10, at + 10] {
-        let outcome = bury_or_at(&fixture, "dead", early, Some(Deadline(other))).await;
+        let outcome = delete_dead_or_at(&fixture, "dead", early, Some(Deadline(other))).await;
         assert!(matches!(outcome, Outcome::Held { .. }), "{outcome:?}");
     }
-    let outcome = bury_or_at(&fixture, "dead", early, Some(Deadline(at))).await;
+    let outcome = delete_dead_or_at(&fixture, "dead", early, Some(Deadline(at))).await;
     assert_eq!(outcome, Outcome::Free);
     assert_eq!(fixture.holder(&lock("a")).await, None);
 }
@@ -214,7 +214,7 @@ async fn a_replica_answers_no_question() {
             token: token("other"),
             lease_ms: LONG,
         },
-        "bury" => StoreRequest::DeleteDead {
+        "delete dead" => StoreRequest::DeleteDead {
             token: token("other"),
             dead: Dead {
                 user: USER,
@@ -231,7 +231,14 @@ async fn a_replica_answers_no_question() {
             fence: false,
         },
     };
-    for what in ["check", "release", "extend", "restore", "bury", "hand over"] {
+    for what in [
+        "check",
+        "release",
+        "extend",
+        "restore",
+        "delete dead",
+        "hand over",
+    ] {
         for key in ["a", "free"] {
             let outcome = fixture.put(&lock(key), store_request(what)).await.outcome;
             assert!(

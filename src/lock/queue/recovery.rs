@@ -14,7 +14,7 @@
 
 use super::{Context, NOT_NOW_PAUSE_MS, Queue, Watch, renewal::expires_latest};
 use crate::lock::{
-    event::{Burial, Dead, Outcome, StoreRequest, Time, Token, UserId},
+    event::{Dead, DeadWatch, Outcome, StoreRequest, Time, Token, UserId},
     fault::{Fault, planted},
     lease::Lease,
     queue::InFlight,
@@ -32,11 +32,11 @@ pub const LAST_LOOK_PART: u64 = 16;
 
 impl Queue {
     /// Begins the recovery from a loss of data.
-    pub(super) fn data_lost(&mut self, dead: Option<Burial>, context: &Context<'_>) {
+    pub(super) fn data_lost(&mut self, dead: Option<DeadWatch>, context: &Context<'_>) {
         self.armed = None;
         self.cached_holder = None;
-        self.ghost = None;
-        self.revenant = None;
+        self.dead_holder = None;
+        self.alive_again = None;
         self.write_backs_refused = 0;
         self.watch = dead.map(|dead| {
             Box::new(Watch {
@@ -77,8 +77,8 @@ impl Queue {
 
     /// Sends the next request that the recovery needs. Returns whether there was one.
     pub(super) fn recover(&mut self, context: &mut Context<'_>) -> bool {
-        if let Some(ghost) = self.ghost.take() {
-            let (token, dead) = *ghost;
+        if let Some(dead_holder) = self.dead_holder.take() {
+            let (token, dead) = *dead_holder;
             let store_request = StoreRequest::DeleteDead { token, dead };
             self.start(store_request, None, context);
             return true;
@@ -222,7 +222,7 @@ impl Queue {
                 self.believe_lease(context);
             }
             Outcome::Held { holder, ttl_ms } => {
-                let again_ms = match self.ghost {
+                let again_ms = match self.dead_holder {
                     // Once the dead token is deleted, the queue retries at once.
                     Some(_) => Some(0),
                     None => in_flight
@@ -250,11 +250,11 @@ impl Queue {
             || self.waiters.of_owner(dead.user, token).is_some();
         // The store did not delete the token, so its key expires later: another grant set it.
         if matches!(in_flight.store_request, StoreRequest::DeleteDead { .. }) {
-            self.revenant = Some(Box::new(token.clone()));
+            self.alive_again = Some(Box::new(token.clone()));
         }
-        let is_alive = self.revenant.as_deref() == Some(token);
-        if !is_back && !is_alive && !planted(Fault::DeadNotBuried) {
-            self.ghost = Some(Box::new((token.clone(), dead)));
+        let is_alive = self.alive_again.as_deref() == Some(token);
+        if !is_back && !is_alive && !planted(Fault::DeadNotDeleted) {
+            self.dead_holder = Some(Box::new((token.clone(), dead)));
         }
     }
 

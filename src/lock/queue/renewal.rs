@@ -7,8 +7,8 @@
 use super::{Context, InFlight, PendingOp, Queue};
 use crate::lock::{
     event::{
-        Action, Dead, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal, Reply,
-        RequestId, StoreRequest, Time, Token, UserId,
+        Action, Dead, DeadToken, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal,
+        Reply, RequestId, StoreRequest, Time, Token, UserId,
     },
     fault::{Fault, planted},
     lease::{LATEST_RENEWAL, Lease, renewal},
@@ -313,14 +313,16 @@ impl Context<'_> {
         let known = !lease.explicit || not_after.is_some() && !lease.may_be_longer;
         let counts = known && lease.expires_latest > self.now;
         if counts && !planted(Fault::LostForgotten) {
-            self.actions.push(Action::Died {
-                token: lease.token.clone(),
-                dead: Dead {
-                    user: lease.user,
-                    not_after,
-                    or_at: lease.shortened_from.map(|(deadline, _)| deadline),
+            self.actions.push(Action::Dead {
+                dead_token: DeadToken {
+                    token: lease.token.clone(),
+                    dead: Dead {
+                        user: lease.user,
+                        not_after,
+                        or_at: lease.shortened_from.map(|(deadline, _)| deadline),
+                    },
+                    expires_latest: lease.longest().map_or(lease.expires_latest, |(_, at)| at),
                 },
-                expires_latest: lease.longest().map_or(lease.expires_latest, |(_, at)| at),
                 before_loss: false,
             });
         }

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::lock::{
     event::{
-        Action, Dead, Deadline, EndReason, Fence, GrantKind, LockMetric, Mark, Outcome, Refusal,
-        Reply, StoreReply, StoreRequest, Time, Token, UserId,
+        Action, Dead, DeadToken, Deadline, EndReason, Fence, GrantKind, LockMetric, Mark, Outcome,
+        Refusal, Reply, StoreReply, StoreRequest, Time, Token, UserId,
     },
     fault::{Fault, planted},
     lease::Lease,
@@ -755,22 +755,24 @@ impl Queue {
             let set_here = named.filter(|lease| !lease.may_be_longer);
             let not_after = not_after
                 .or(set_here.and_then(|lease| lease.deadline))
-                .filter(|_| !planted(Fault::BuriedWhateverDeadline));
+                .filter(|_| !planted(Fault::DeadWhateverDeadline));
             let longest = lease.as_ref().and_then(Lease::longest);
             let shortened = lease.as_ref().and_then(|lease| lease.shortened_from);
             let or_at = shortened.map(|(deadline, _)| deadline);
             let foreign = context.now.plus_millis(FOREIGN_LEASE_MS);
-            context.actions.push(Action::Died {
-                token: token.clone(),
-                dead: Dead {
-                    user,
-                    not_after,
-                    or_at,
+            context.actions.push(Action::Dead {
+                dead_token: DeadToken {
+                    token: token.clone(),
+                    dead: Dead {
+                        user,
+                        not_after,
+                        or_at,
+                    },
+                    expires_latest: longest
+                        .map(|(_, expires_latest)| expires_latest)
+                        .or(lease.map(|lease| lease.expires_latest))
+                        .unwrap_or(foreign),
                 },
-                expires_latest: longest
-                    .map(|(_, expires_latest)| expires_latest)
-                    .or(lease.map(|lease| lease.expires_latest))
-                    .unwrap_or(foreign),
                 before_loss: in_flight.data_lost || in_flight.grace_ms.is_some(),
             });
         }

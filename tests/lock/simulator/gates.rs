@@ -1,6 +1,6 @@
 //! The gates: each the driver of its queue. It performs the actions and keeps the timers.
 
-use lockgate::lock::{Action, Burial, Dead, Event, LinkId, Outcome, Queue, Time, Token};
+use lockgate::lock::{Action, Dead, DeadToken, DeadWatch, Event, LinkId, Outcome, Queue, Time};
 
 use super::{
     network::Port,
@@ -40,25 +40,21 @@ impl Clock {
 /// The tokens that a gate knows to be dead.
 #[derive(Default)]
 pub(crate) struct DeadTokens {
-    /// Those that died since the latest loss of data.
-    recent: Vec<(Token, Dead, Time)>,
-    /// Those that died before it.
-    ghosts: Vec<(Token, Dead, Time)>,
+    /// Those that are dead since the latest loss of data.
+    recent: Vec<DeadToken>,
+    /// Those that were dead before it.
+    before_loss: Vec<DeadToken>,
 }
 
 impl DeadTokens {
     /// The store lost data.
-    pub(crate) fn lost_data(&mut self, now: Time) -> Option<Burial> {
-        self.ghosts.append(&mut self.recent);
-        self.ghosts
-            .retain(|(.., expires_latest)| *expires_latest > now);
-        let latest = self
-            .ghosts
-            .iter()
-            .max_by_key(|(.., expires_latest)| *expires_latest)?;
-        Some(Burial {
-            user: latest.1.user,
-            until: latest.2,
+    pub(crate) fn lost_data(&mut self, now: Time) -> Option<DeadWatch> {
+        self.before_loss.append(&mut self.recent);
+        self.before_loss.retain(|it| it.expires_latest > now);
+        let latest = self.before_loss.iter().max_by_key(|it| it.expires_latest)?;
+        Some(DeadWatch {
+            user: latest.dead.user,
+            until: latest.expires_latest,
         })
     }
 
@@ -71,17 +67,15 @@ impl DeadTokens {
         else {
             return None;
         };
-        let is_it = |(token, _, expires_latest): &&(Token, Dead, Time)| {
-            token == holder && *expires_latest > now
-        };
-        let dead = self.ghosts.iter().filter(is_it).map(|(_, dead, _)| *dead);
+        let is_it = |it: &&DeadToken| it.token == *holder && it.expires_latest > now;
+        let dead = self.before_loss.iter().filter(is_it).map(|it| it.dead);
         dead.reduce(Dead::or)
     }
 
     /// There are some whose lease would not be over.
     pub(crate) fn matter(&self, now: Time) -> bool {
-        let mut all = self.recent.iter().chain(&self.ghosts);
-        all.any(|(.., expires_latest)| *expires_latest > now)
+        let mut all = self.recent.iter().chain(&self.before_loss);
+        all.any(|it| it.expires_latest > now)
     }
 }
 
@@ -182,18 +176,16 @@ impl World {
                         events.extend(self.reply(gate, request, &reply));
                     }
                     Action::SessionOver { request, lost } => self.session_over(request, lost),
-                    Action::Died {
-                        token,
-                        dead,
-                        expires_latest,
+                    Action::Dead {
+                        dead_token,
                         before_loss,
                     } => {
                         let kept = &mut self.gates[gate].dead_tokens;
                         let kept = match before_loss {
-                            true => &mut kept.ghosts,
+                            true => &mut kept.before_loss,
                             false => &mut kept.recent,
                         };
-                        kept.push((token, dead, expires_latest));
+                        kept.push(dead_token);
                     }
                     Action::Happened(_) => {}
                 }

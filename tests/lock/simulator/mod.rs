@@ -121,7 +121,7 @@ fn many_bad_days() {
     assert!(total.losses > seeds / 10 && total.deaths > seeds / 30 && total.late > seeds / 100);
     assert!(total.written_back > seeds / 50 && total.told_lost > seeds / 20);
     assert!(total.outsiders > seeds / 10 && total.not_sent > seeds / 10);
-    assert!(total.buried > seeds / 200 && total.switches > seeds / 50);
+    assert!(total.dead_deleted > seeds / 200 && total.switches > seeds / 50);
 }
 
 #[cfg(feature = "planted-faults")]

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use lockgate::lock::{
-    Burial, Event, LinkId, Outcome, StoreReply, StoreRequest, StoreRequestId, Time, UserId,
+    DeadWatch, Event, LinkId, Outcome, StoreReply, StoreRequest, StoreRequestId, Time, UserId,
     WriteBack,
     fault::{Fault, planted},
 };
@@ -241,7 +241,7 @@ impl World {
         let (link, id, store_request) = (message.link, message.id, &message.store_request);
         self.is_asked_by_its_own_user(store_request);
         if let StoreRequest::DeleteDead { token, .. } = store_request {
-            self.totals.buried += u64::from(self.store.is_held_by(self.now, token));
+            self.totals.dead_deleted += u64::from(self.store.is_held_by(self.now, token));
         }
         let answer = self
             .store
@@ -497,7 +497,7 @@ impl World {
             let grace_over = it.port.grace_until + 3 * self.day.way;
             let grace_over = Time::from_micros(it.clock.at(grace_over));
             let dead = it.dead_tokens.lost_data(time);
-            let dead = dead.map(|dead| Burial {
+            let dead = dead.map(|dead| DeadWatch {
                 until: dead.until.min(grace_over),
                 ..dead
             });

@@ -45,7 +45,7 @@ pub(crate) struct Totals {
     pub(crate) written_back: u64,
     pub(crate) told_lost: u64,
     /// Dead tokens that came back and were deleted.
-    pub(crate) buried: u64,
+    pub(crate) dead_deleted: u64,
     /// Stores that took the place of another one without a word.
     pub(crate) switches: u64,
     /// Owners of whom nothing can be promised after a loss of data.
@@ -74,7 +74,7 @@ impl Totals {
         self.anew += day.anew;
         self.written_back += day.written_back;
         self.told_lost += day.told_lost;
-        self.buried += day.buried;
+        self.dead_deleted += day.dead_deleted;
         self.switches += day.switches;
         self.excused += day.excused;
         self.outsiders += day.outsiders;

@@ -275,10 +275,10 @@ fn a_release_that_the_granting_lockgate_did_not_hear_of_stays_a_release() {
 fn a_fresh_lockgate_waits_for_what_the_others_put_right() {
     let mut stage = Stage::with_gates(1);
     let mut clients = Clients::of(&stage);
-    clients.locks(0, "ghost", "old");
+    clients.locks(0, "dead", "old");
     clients.locks(0, "owned", "old");
     stage.takes_a_snapshot();
-    clients.unlocks(0, "ghost", "old");
+    clients.unlocks(0, "dead", "old");
     clients.unlocks(0, "owned", "old");
     clients.locks(0, "owned", "owner");
     clients.locks(0, "gone", "owner");
@@ -286,7 +286,7 @@ fn a_fresh_lockgate_waits_for_what_the_others_put_right() {
     stage.goes_back();
     let fresh = Lockgate::start_with(&["--upstream", &stage.redis.url()], &SETTINGS);
     let mut waiting = ["owned", "gone"].map(|key| waiter(&fresh, key, "next", 1));
-    let (reply, took) = timed(|| fresh.client().say("LOCK ghost TOKEN next WAIT 8000"));
+    let (reply, took) = timed(|| fresh.client().say("LOCK dead TOKEN next WAIT 8000"));
     assert_eq!(reply, "next");
     assert!(took < SERVED_WITHIN, "{took:?}");
     for (key, next) in ["owned", "gone"].iter().zip(&mut waiting) {

@@ -65,7 +65,7 @@ pub(crate) struct Verdict {
 pub(crate) const DOUBLE: &str = "two owners at a time";
 pub(crate) const LOST: &str = "a valid lease was lost";
 pub(crate) const MISSING: &str = "a valid lease is not in Redis after the grace";
-pub(crate) const GHOST: &str = "a dead token is in Redis after the grace";
+pub(crate) const DEAD: &str = "a dead token is in Redis after the grace";
 pub(crate) const WAITS: &str = "waited for a lock without an owner";
 pub(crate) const FENCE: &str = "fences do not rise";
 pub(crate) const OTHER: &str = "other";
@@ -276,7 +276,7 @@ fn check_looks(
             if let Some(released) = dead.filter(|released| *released < look.from) {
                 let ago = look.from - released;
                 wrong(
-                    GHOST,
+                    DEAD,
                     vec![token],
                     format!("{token}, which was released {ago:?} before"),
                 );
@@ -426,7 +426,7 @@ fn figures(
             .entry(kind)
             .or_default() += 1;
     }
-    for what in [DOUBLE, LOST, MISSING, GHOST, WAITS, FENCE, OTHER] {
+    for what in [DOUBLE, LOST, MISSING, DEAD, WAITS, FENCE, OTHER] {
         let kinds = counts.remove(what).unwrap_or_default();
         let _ = writeln!(
             text,
@@ -445,7 +445,7 @@ impl Verdict {
     /// The violations, with the histories of the first ones of each kind.
     pub(crate) fn report(&self, history: &History) -> String {
         let mut text = self.figures.clone();
-        for what in [DOUBLE, LOST, MISSING, GHOST, WAITS, FENCE, OTHER] {
+        for what in [DOUBLE, LOST, MISSING, DEAD, WAITS, FENCE, OTHER] {
             let of_it = self.wrongs.iter().filter(|wrong| wrong.what == what);
             for wrong in of_it.take(MOST_SHOWN.div_ceil(2)) {
                 let tokens: Vec<_> = wrong.tokens.iter().map(String::as_str).collect();

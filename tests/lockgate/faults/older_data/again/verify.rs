@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{
-    checks::{DOUBLE, FENCE, GHOST, LOST, MISSING, OTHER, WAITS, judge},
+    checks::{DEAD, DOUBLE, FENCE, LOST, MISSING, OTHER, WAITS, judge},
     history::{History, Look, Loss, Moment, Said, Step, What},
 };
 
@@ -153,7 +153,7 @@ fn missing_leases_and_dead_tokens_are_found() {
     finds(&[MISSING], &steps, &[look(1_000, None)]);
     let of_another = [look(1_000, Some("a")), look(1_500, Some("b"))];
     finds(&[OTHER, MISSING], &steps, &of_another);
-    finds(&[GHOST], &steps, &[look(2_500, Some("a"))]);
+    finds(&[DEAD], &steps, &[look(2_500, Some("a"))]);
     finds(&[], &steps, &[look(2_000, Some("a")), look(2_500, None)]);
 }
 
