@@ -120,7 +120,21 @@ impl Gate {
     /// Handles one event, under the map's lock. Returns whether the queue may be dropped.
     fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
         let now = clock::now();
-        match &event {
+        self.received(entry, &event, now);
+        for action in self.actions_of(entry, event, now) {
+            self.perform(name, entry, action, now, todo);
+        }
+        let wake_at = entry.queue.wake_at();
+        if wake_at != entry.wake_at {
+            self.timers.change(name, entry.wake_at, wake_at);
+            entry.wake_at = wake_at;
+        }
+        entry.queue.is_idle()
+    }
+
+    /// Records what the event alone says of its caller and of the timer.
+    fn received(&self, entry: &mut Entry, event: &Event, now: Time) {
+        match event {
             Event::Gone { request, .. } => {
                 if let Some(caller) = self.take_caller(entry, *request) {
                     let waited = now.micros_since(caller.since);
@@ -137,90 +151,94 @@ impl Gate {
             Event::Timer => entry.wake_at = None,
             _ => {}
         }
-        let (mut actions, held_since) = (Vec::new(), entry.queue.held_since());
-        let recovered = entry.queue.is_recovering();
-        entry.queue.handle(now, event, &self.settings, &mut actions);
-        let holds_since = entry.queue.held_since();
+    }
+
+    /// Passes the event to the queue, and counts leases and recoveries that begin or end by it.
+    fn actions_of(&self, entry: &mut Entry, event: Event, now: Time) -> Vec<Action> {
+        let queue = &mut entry.queue;
+        let before = (queue.held_since(), queue.is_recovering());
+        let mut actions = Vec::new();
+        queue.handle(now, event, &self.settings, &mut actions);
+        let after = (queue.held_since(), queue.is_recovering());
         self.metrics
-            .lease_changed(held_since.is_some(), holds_since.is_some());
-        match (recovered, entry.queue.is_recovering()) {
+            .lease_changed(before.0.is_some(), after.0.is_some());
+        match (before.1, after.1) {
             (false, true) => self.recovering.fetch_add(1, Ordering::Relaxed),
             (true, false) => self.recovering.fetch_sub(1, Ordering::Relaxed),
             _ => 0,
         };
-        if holds_since != held_since {
+        if before.0 != after.0 {
             entry.holder = None;
         }
-        for action in actions {
-            match action {
-                Action::Send {
-                    id,
-                    store_request,
-                    within_ms,
-                } => {
-                    let within = Duration::from_millis(within_ms);
-                    todo.store_requests.push((id, store_request, within));
-                }
-                Action::Reply { request, reply } => {
-                    // Without a caller the client is gone: its `Pending` has reported that.
-                    let Some(mut caller) = self.take_caller(entry, request) else {
-                        continue;
-                    };
-                    let blind = entry.queue.is_blind();
-                    let reply = self.explained(name, caller.user, reply, blind);
-                    self.answered(now, &caller, &reply);
-                    let relocked = caller.asked == Request::Relock && matches!(reply, Reply::Done);
-                    if relocked && entry.holder.is_none() {
-                        entry.holder = Some(Arc::clone(&caller.label));
+        actions
+    }
+
+    /// Performs an action, or adds it to `todo` if it must not run under the map's lock.
+    fn perform(
+        &self,
+        name: &LockName,
+        entry: &mut Entry,
+        action: Action,
+        now: Time,
+        todo: &mut Todo,
+    ) {
+        match action {
+            Action::Send {
+                id,
+                store_request,
+                within_ms,
+            } => {
+                let within = Duration::from_millis(within_ms);
+                todo.store_requests.push((id, store_request, within));
+            }
+            Action::Reply { request, reply } => {
+                let delivery = self.delivery(name, entry, request, reply, now);
+                todo.deliveries.extend(delivery);
+            }
+            Action::SessionOver { request, lost } => {
+                if let Some(mailbox) = entry.take_mailbox(request) {
+                    if lost {
+                        self.metrics.lost_session();
                     }
-                    if let Reply::Granted { session, .. } = &reply {
-                        entry.holder = Some(Arc::clone(&caller.label));
-                        let mailbox = caller.mailbox.take().filter(|_| *session);
-                        entry
-                            .sessions
-                            .extend(mailbox.map(|mailbox| (request, mailbox)));
-                    }
-                    todo.deliveries.push(Delivery {
-                        request,
-                        caller,
-                        reply,
-                    });
-                }
-                Action::SessionOver { request, lost } => {
-                    let at = entry
-                        .sessions
-                        .iter()
-                        .position(|(bound, _)| *bound == request);
-                    if let Some(at) = at {
-                        let (request, mailbox) = entry.sessions.swap_remove(at);
-                        if lost {
-                            self.metrics.lost_session();
-                        }
-                        // Without a receiver the connection has ended.
-                        let _ = mailbox.send(SessionOver { request, lost });
-                    }
-                }
-                Action::Dead {
-                    dead_token,
-                    before_loss,
-                } => {
-                    let dead_tokens = &self.dead_tokens;
-                    if !dead_tokens.remember(name, dead_token, before_loss, now) {
-                        self.counters.forgotten_released_tokens.count();
-                    }
-                }
-                Action::Happened(what) => {
-                    self.metrics.happened(now, what);
-                    self.warnings.happened(name, what);
+                    // Without a receiver the connection has ended.
+                    let _ = mailbox.send(SessionOver { request, lost });
                 }
             }
+            Action::Dead {
+                dead_token,
+                before_loss,
+            } => {
+                let dead_tokens = &self.dead_tokens;
+                if !dead_tokens.remember(name, dead_token, before_loss, now) {
+                    self.counters.forgotten_released_tokens.count();
+                }
+            }
+            Action::Happened(what) => {
+                self.metrics.happened(now, what);
+                self.warnings.happened(name, what);
+            }
         }
-        let wake_at = entry.queue.wake_at();
-        if wake_at != entry.wake_at {
-            self.timers.change(name, entry.wake_at, wake_at);
-            entry.wake_at = wake_at;
-        }
-        entry.queue.is_idle()
+    }
+
+    /// Returns the delivery of a reply, and records what the reply says of the holder. None: the client is gone, and
+    /// its `Pending` has reported that.
+    fn delivery(
+        &self,
+        name: &LockName,
+        entry: &mut Entry,
+        request: RequestId,
+        reply: Reply,
+        now: Time,
+    ) -> Option<Delivery> {
+        let mut caller = self.take_caller(entry, request)?;
+        let reply = self.explained(name, caller.user, reply, entry.queue.is_blind());
+        self.answered(now, &caller, &reply);
+        entry.replied(request, &mut caller, &reply);
+        Some(Delivery {
+            request,
+            caller,
+            reply,
+        })
     }
 
     fn take_caller(&self, entry: &mut Entry, request: RequestId) -> Option<Caller> {
@@ -317,6 +335,28 @@ impl Entry {
             holder: None,
             wake_at: None,
         }
+    }
+
+    /// Records the holder that the reply shows, and the mailbox of a lease that is bound to its connection.
+    fn replied(&mut self, request: RequestId, caller: &mut Caller, reply: &Reply) {
+        match reply {
+            Reply::Granted { session, .. } => {
+                self.holder = Some(Arc::clone(&caller.label));
+                let mailbox = caller.mailbox.take().filter(|_| *session);
+                self.sessions
+                    .extend(mailbox.map(|mailbox| (request, mailbox)));
+            }
+            Reply::Done if caller.asked == Request::Relock => {
+                self.holder.get_or_insert_with(|| Arc::clone(&caller.label));
+            }
+            _ => {}
+        }
+    }
+
+    fn take_mailbox(&mut self, request: RequestId) -> Option<Mailbox> {
+        let mut sessions = self.sessions.iter();
+        let at = sessions.position(|(bound, _)| *bound == request)?;
+        Some(self.sessions.swap_remove(at).1)
     }
 }
 
