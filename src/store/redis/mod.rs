@@ -138,6 +138,40 @@ impl RedisStore {
         Ok(Arc::clone(&entry))
     }
 
+    /// Sends a request for a fence that is larger than all that this instance has seen.
+    fn ask_with_fence(
+        &self,
+        name: &LockName,
+        reconnector: Arc<Reconnector>,
+        store_request: StoreRequest,
+        within: Duration,
+    ) -> Later<StoreReply> {
+        let (fences, data_loss) = (Arc::clone(&self.fences), Arc::clone(&self.data_loss));
+        let (key, database) = (self.key(name), name.database);
+        let acquires = matches!(store_request, StoreRequest::Acquire { .. });
+        Box::pin(async move {
+            if let (false, Some(ms)) = (acquires, data_loss.grace_left_ms()) {
+                // Another instance that has seen larger fences may not have raised the counter yet.
+                return untold(Outcome::NotYet { ms });
+            }
+            let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
+            let request = Request::new(&key, &store_request, floor);
+            let answer = match acquires {
+                true => acquire(&reconnector, &request, &data_loss, within).await,
+                false => ask(&reconnector, &request, &data_loss, within).await,
+            };
+            if let Outcome::Granted {
+                fence: Some(fence), ..
+            } = answer.outcome
+                && fence < FENCE_CEILING
+            {
+                let mut seen = fences.entry(database).or_default();
+                *seen = fence.max(*seen);
+            }
+            answer
+        })
+    }
+
     fn key(&self, name: &LockName) -> Bytes {
         if self.settings.key_prefix.is_empty() {
             return name.key.clone();
@@ -170,58 +204,37 @@ impl Store for RedisStore {
             Ok(reconnector) => reconnector,
             Err(text) => return Box::pin(std::future::ready(untold(Outcome::Refused(text)))),
         };
-        let (key, limit) = (self.key(name), within);
-        if !wants_fence(store_request) {
-            let request = Request::new(&key, store_request, 0);
-            let (data_loss, waits) = (Arc::clone(&self.data_loss), takes_free(store_request));
-            if let StoreRequest::Acquire {
+        if wants_fence(store_request) {
+            return self.ask_with_fence(name, reconnector, store_request.clone(), within);
+        }
+        let (key, data_loss) = (self.key(name), Arc::clone(&self.data_loss));
+        let request = Request::new(&key, store_request, 0);
+        match store_request {
+            StoreRequest::Acquire {
                 token,
                 lease_ms,
                 bare: true,
                 ..
-            } = store_request
-            {
+            } => {
                 let first = scripts::bare(&key, token, *lease_ms);
-                return Box::pin(async move {
-                    match ask_bare(&reconnector, &first, &data_loss, limit).await {
+                Box::pin(async move {
+                    match acquire_bare(&reconnector, &first, &data_loss, within).await {
                         Some(answer) => answer,
-                        None => ask(&reconnector, &request, &data_loss, true, limit).await,
+                        None => acquire(&reconnector, &request, &data_loss, within).await,
                     }
-                });
+                })
             }
-            let recovers = matches!(
-                store_request,
-                StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. }
-            );
-            return Box::pin(async move {
-                let _permit = match recovers {
-                    true => reconnector.recovery().await,
-                    false => None,
-                };
-                ask(&reconnector, &request, &data_loss, waits, limit).await
-            });
+            StoreRequest::Acquire { .. } => {
+                Box::pin(async move { acquire(&reconnector, &request, &data_loss, within).await })
+            }
+            StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. } => {
+                Box::pin(async move {
+                    let _permit = reconnector.recovery().await;
+                    ask(&reconnector, &request, &data_loss, within).await
+                })
+            }
+            _ => Box::pin(async move { ask(&reconnector, &request, &data_loss, within).await }),
         }
-        let (fences, data_loss) = (Arc::clone(&self.fences), Arc::clone(&self.data_loss));
-        let (database, store_request) = (name.database, store_request.clone());
-        Box::pin(async move {
-            if let (false, Some(ms)) = (takes_free(&store_request), data_loss.grace_left_ms()) {
-                // Another instance that has seen larger fences may not have raised the counter yet.
-                return untold(Outcome::NotYet { ms });
-            }
-            let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
-            let request = Request::new(&key, &store_request, floor);
-            let waits = takes_free(&store_request);
-            let answer = ask(&reconnector, &request, &data_loss, waits, limit).await;
-            if let Outcome::Granted {
-                fence: Some(fence), ..
-            } = answer.outcome
-                && fence < FENCE_CEILING
-            {
-                let mut seen = fences.entry(database).or_default();
-                *seen = fence.max(*seen);
-            }
-            answer
-        })
     }
 
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
@@ -335,11 +348,6 @@ async fn in_time<T>(
         .unwrap_or(Err(late))
 }
 
-/// Returns whether the request may take a free lock.
-fn takes_free(store_request: &StoreRequest) -> bool {
-    matches!(store_request, StoreRequest::Acquire { .. })
-}
-
 fn wants_fence(store_request: &StoreRequest) -> bool {
     match store_request {
         StoreRequest::Acquire { fence, .. } => *fence != Fence::No,
@@ -348,47 +356,80 @@ fn wants_fence(store_request: &StoreRequest) -> bool {
     }
 }
 
-/// Sends a request, which waits up to `limit` for a connection. If `waits`, the request is put off during the
-/// grace, and when it waited too long.
+/// Sends an acquisition, which waits up to `limit` for a connection. It may take a free lock, so it is put off during
+/// the grace, and when it waited too long.
+async fn acquire(
+    reconnector: &Reconnector,
+    request: &Request,
+    data_loss: &DataLossDetector,
+    limit: Duration,
+) -> StoreReply {
+    let asked_at = clock::now();
+    let link = match link_within(reconnector, limit).await {
+        Ok(link) => link,
+        Err(outcome) => return untold(outcome),
+    };
+    if let Some(ms) = puts_off(data_loss, asked_at) {
+        return untold(Outcome::NotYet { ms });
+    }
+    match data_loss::left_ms(link.grace_until) {
+        Some(ms) => hold_back(&link, request, ms).await,
+        None => ask_on(&link, reconnector, request, data_loss).await,
+    }
+}
+
+/// Sends a request that takes no free lock, and waits up to `limit` for a connection.
 async fn ask(
     reconnector: &Reconnector,
     request: &Request,
     data_loss: &DataLossDetector,
-    waits: bool,
     limit: Duration,
 ) -> StoreReply {
     let asked_at = clock::now();
-    let link = match reconnector.link_soon(limit).await {
-        Some(Ok(link)) => link,
-        Some(Err(text)) => return untold(Outcome::Refused(text)),
-        None => return untold(Outcome::NoLink),
+    let link = match link_within(reconnector, limit).await {
+        Ok(link) => link,
+        Err(outcome) => return untold(outcome),
     };
     // If this process was paused, the connection may come after the limit.
-    let took = Duration::from_micros(clock::now().micros_since(asked_at));
-    if !waits && took > limit {
+    if Duration::from_micros(clock::now().micros_since(asked_at)) > limit {
         return untold(Outcome::NoLink);
     }
-    if waits && let Some(ms) = puts_off(data_loss, asked_at) {
-        return untold(Outcome::NotYet { ms });
+    ask_on(&link, reconnector, request, data_loss).await
+}
+
+/// Returns the link, if it comes within `limit`.
+///
+/// # Errors
+/// The outcome of a request that is not sent.
+async fn link_within(reconnector: &Reconnector, limit: Duration) -> Result<Arc<Link>, Outcome> {
+    match reconnector.link_soon(limit).await {
+        Some(link) => link.map_err(Outcome::Refused),
+        None => Err(Outcome::NoLink),
     }
-    if waits && let Some(ms) = data_loss::left_ms(link.grace_until) {
-        return hold_back(&link, request, ms).await;
-    }
+}
+
+/// Sends a request on this link, which is given up if it is of no use for the next request.
+async fn ask_on(
+    link: &Arc<Link>,
+    reconnector: &Reconnector,
+    request: &Request,
+    data_loss: &DataLossDetector,
+) -> StoreReply {
     let Some(Reading::Done { mut outcome, read }) = link.ask(request).await else {
         // A caller that sends the request again must not find the same link.
-        reconnector.give_up(&link).await;
+        reconnector.give_up(link).await;
         return untold(Outcome::Unknown);
     };
     if let Outcome::Refused(text) = &outcome
         && acl_error::is_by_script(text)
     {
-        outcome = Outcome::Refused(acl_error::in_words_of_redis(&link, request.key()).await);
+        outcome = Outcome::Refused(acl_error::in_words_of_redis(link, request.key()).await);
     }
     let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
     if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
         // The address may resolve to a new master by now. If this server accepts writes again, it may have lost
         // data.
-        reconnector.give_up(&link).await;
+        reconnector.give_up(link).await;
     }
     StoreReply {
         outcome,
@@ -418,7 +459,7 @@ async fn hold_back(link: &Link, request: &Request, ms: u64) -> StoreReply {
 }
 
 /// Takes the lock with a plain `SET`. None: the caller must send the full request.
-async fn ask_bare(
+async fn acquire_bare(
     reconnector: &Reconnector,
     first: &Cmd,
     data_loss: &DataLossDetector,
