@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     grace,
-    handshake::{self, NoLink, Subject},
+    handshake::{self, NoLink, Peer, Subject},
     link::Link,
     settings::LONGEST_PAUSE,
 };
@@ -268,82 +268,119 @@ impl Shared {
 }
 
 async fn keep(shared: Arc<Shared>) {
-    let subject = &shared.subject;
-    let mut health = Health::new(&subject.user, subject.database, subject.data_loss.matters());
-    // The next link ends whatever Redis still has of the previous one.
-    let (mut previous, mut broke, mut interrupted) = (None, false, false);
+    let subject = Arc::clone(&shared.subject);
+    let mut keeper = Keeper {
+        health: Health::new(&subject.user, subject.database, subject.data_loss.matters()),
+        shared,
+        subject,
+        previous: None,
+        was_up: false,
+        interrupted: false,
+    };
     loop {
-        let attempt = shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
-        let id = LinkId(shared.next_id.fetch_add(1, Ordering::Relaxed));
-        let mut losses = subject.data_loss.losses();
-        let opened = match handshake::open(subject, id, previous.as_ref()).await {
-            Ok(opened) => {
-                health.opened(&opened);
-                meet(subject, id, opened, &mut losses, interrupted).await
-            }
-            Err(no_link) => Err(no_link),
-        };
-        match opened {
-            Ok(met) if !shared.asked.load(Ordering::Acquire) => {
-                health.well();
-                met.driver.end().await;
-                shared.state.send_replace(State::Down(None));
-                shared.wanted.notified().await;
+        let attempt = keeper.shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
+        match keeper.open().await {
+            Ok(met) if !keeper.shared.asked.load(Ordering::Acquire) => {
+                keeper.close_until_wanted(met).await;
                 continue;
             }
-            Ok(met) => {
-                let Met {
-                    link,
-                    mut driver,
-                    grace,
-                } = met;
-                let knows_redis = grace.is_some();
-                previous.clone_from(&link.peer);
-                shared.up(&link);
-                let open = subject.metrics.opened(std::mem::replace(&mut broke, true));
-                let well = || health.well();
-                let why = tokio::select! {
-                    why = link.watch(&mut driver, subject, knows_redis, well) => why,
-                    _ = losses.changed() => "Redis lost data, as another connection found",
-                };
-                health.lost(why);
-                shared.down(why.to_owned());
-                drop((open, grace));
-                driver.end().await;
-                if link.tells() {
-                    subject.listener.tracking_lost(id);
-                }
-            }
-            Err(NoLink::Failed(reason)) => {
-                subject.metrics.failed();
-                health.lost(&reason);
-                shared.down(reason);
-            }
+            Ok(met) => keeper.serve(met).await,
+            Err(NoLink::Failed(reason)) => keeper.failed(reason),
             Err(NoLink::Refused(text) | NoLink::WrongPassword(text)) => {
-                if health.refused(&text) {
-                    subject.metrics.failed();
-                }
-                // A refusal may be over at once: the first one delays no attempt.
-                let pause = health.pause();
-                let pause = if pause > SHORTEST_PAUSE {
-                    pause
-                } else {
-                    Duration::ZERO
-                };
-                let at = clock::now();
-                shared.refused(Refusal {
-                    attempt,
-                    text,
-                    at,
-                    until: at.plus(pause),
-                });
-                tokio::time::sleep(pause).await;
-                shared.wanted.notified().await;
+                keeper.refused(attempt, text).await;
                 continue;
             }
         }
-        interrupted = true;
-        tokio::time::sleep(health.pause()).await;
+        keeper.interrupted = true;
+        tokio::time::sleep(keeper.health.pause()).await;
+    }
+}
+
+/// The task of a reconnector: opens one link after the other.
+struct Keeper {
+    shared: Arc<Shared>,
+    subject: Arc<Subject>,
+    health: Health,
+    /// The previous link as Redis lists it: the next one ends whatever Redis still has of it.
+    previous: Option<Peer>,
+    /// There was a link that requests could use.
+    was_up: bool,
+    /// A link broke, or could not be opened.
+    interrupted: bool,
+}
+
+impl Keeper {
+    /// Opens a link, and checks whether Redis still has its data.
+    async fn open(&mut self) -> Result<Met, NoLink> {
+        let id = LinkId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
+        let losses = self.subject.data_loss.losses();
+        let opened = handshake::open(&self.subject, id, self.previous.as_ref()).await?;
+        self.health.opened(&opened);
+        meet(&self.subject, id, opened, losses, self.interrupted).await
+    }
+
+    /// Closes a link that only tested the connection. Returns when a caller wants one.
+    async fn close_until_wanted(&mut self, met: Met) {
+        self.health.well();
+        met.driver.end().await;
+        self.shared.state.send_replace(State::Down(None));
+        self.shared.wanted.notified().await;
+    }
+
+    /// Lets callers use the link until it breaks, and then ends it.
+    async fn serve(&mut self, met: Met) {
+        let Met {
+            link,
+            mut driver,
+            mut losses,
+            grace,
+        } = met;
+        let knows_redis = grace.is_some();
+        self.previous.clone_from(&link.peer);
+        self.shared.up(&link);
+        let again = std::mem::replace(&mut self.was_up, true);
+        let open = self.subject.metrics.opened(again);
+        let well = || self.health.well();
+        let why = tokio::select! {
+            why = link.watch(&mut driver, &self.subject, knows_redis, well) => why,
+            _ = losses.changed() => "Redis lost data, as another connection found",
+        };
+        self.health.lost(why);
+        self.shared.down(why.to_owned());
+        drop((open, grace));
+        driver.end().await;
+        if link.tells() {
+            self.subject.listener.tracking_lost(link.id);
+        }
+    }
+
+    fn failed(&mut self, reason: String) {
+        self.subject.metrics.failed();
+        self.health.lost(&reason);
+        self.shared.down(reason);
+    }
+
+    /// Gives callers the refusal. Returns after a pause, when a caller wants a link.
+    async fn refused(&mut self, attempt: u64, text: Bytes) {
+        if self.health.refused(&text) {
+            self.subject.metrics.failed();
+        }
+        // A refusal may be over at once: the first one delays no attempt.
+        let pause = self.health.pause();
+        let pause = if pause > SHORTEST_PAUSE {
+            pause
+        } else {
+            Duration::ZERO
+        };
+        let at = clock::now();
+        self.shared.refused(Refusal {
+            attempt,
+            text,
+            at,
+            until: at.plus(pause),
+        });
+        tokio::time::sleep(pause).await;
+        self.shared.wanted.notified().await;
     }
 }
 
@@ -351,6 +388,8 @@ async fn keep(shared: Arc<Shared>) {
 struct Met {
     link: Arc<Link>,
     driver: Task,
+    /// Changes when another connection finds a loss of data.
+    losses: watch::Receiver<u64>,
     /// Sees each grace to its end, where Redis says who it is.
     grace: Option<Task>,
 }
@@ -361,7 +400,7 @@ async fn meet(
     subject: &Arc<Subject>,
     id: LinkId,
     opened: handshake::Opened,
-    losses: &mut watch::Receiver<u64>,
+    mut losses: watch::Receiver<u64>,
     interrupted: bool,
 ) -> Result<Met, NoLink> {
     let (data_loss, listener) = (&subject.data_loss, &subject.listener);
@@ -374,23 +413,21 @@ async fn meet(
     let metrics = Arc::clone(&subject.metrics);
     let (link, driver) = Link::new(id, opened, grace_until, metrics);
     let link = Arc::new(link);
-    let Some(identity) = identity else {
-        let grace = None;
-        return Ok(Met {
-            link,
-            driver,
-            grace,
-        });
-    };
-    let grace = {
+    let mut grace = None;
+    if let Some(identity) = identity {
         let (subject, link) = (Arc::clone(subject), Arc::clone(&link));
-        Task::spawn(grace::see_to_it(subject, link, identity.clone()))
-    };
-    data_loss.met(&identity, losses, listener).await?;
+        grace = Some(Task::spawn(grace::see_to_it(
+            subject,
+            link,
+            identity.clone(),
+        )));
+        data_loss.met(&identity, &mut losses, listener).await?;
+    }
     Ok(Met {
         link,
         driver,
-        grace: Some(grace),
+        losses,
+        grace,
     })
 }
 
