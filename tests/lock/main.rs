@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests
 
+mod fences;
 mod harness;
 mod leases;
 mod metrics;
 mod orphaned_grants;
 mod pending_ops;
 mod properties;
+mod recovery;
 mod scenarios;
+mod sessions;
 mod simulator;
 mod users;

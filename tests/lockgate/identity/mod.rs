@@ -1,8 +1,8 @@
 //! Who may do what: lock commands have the rights of the client that sent them, by Redis's own rules and
 //! in its own words.
 //!
-//! - [`rights`]: two users, neither of whom gets at the other's keys in any way; [`strangers`]: nor by
-//!   waiting, nor by a token.
+//! - [`rights`]: two users, neither of whom gets at the other's keys in any way.
+//! - [`several_users`]: several users at one lock; the queue, handovers and equal tokens give no user another's rights.
 //! - [`logins`]: which user a connection is.
 //! - [`passwords`]: whoever has not authenticated where Redis wants that.
 //! - [`changes`]: users, passwords and rules that change while lockgate runs.
@@ -18,7 +18,7 @@ mod forged;
 mod logins;
 mod passwords;
 mod rights;
-mod strangers;
+mod several_users;
 mod verified;
 
 const NO_KEY: &str =

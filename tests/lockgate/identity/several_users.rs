@@ -1,5 +1,5 @@
-//! Nobody waits for what it may not have, nor learns that it is held: not behind whoever may have it,
-//! not by handover, not by a token that happens to be equal.
+//! Several users at one lock. A user without rights to the key neither waits nor learns that the lock is held, a
+//! handover gives a user no rights of another, and equal tokens of different users are different tokens.
 
 use std::time::Duration;
 
@@ -186,7 +186,7 @@ fn the_lock_goes_from_user_to_user_by_the_rights_of_each() {
 }
 
 #[test]
-fn equal_tokens_of_different_users_are_strangers() {
+fn equal_tokens_of_different_users_are_different_tokens() {
     in_each_protocol(|house, protocol| {
         let (mut ann, mut ben) = (house.client("ann", protocol), house.client("ben", protocol));
         assert_eq!(ann.say("LOCK s:1 TOKEN t PX 60000"), "t");
@@ -212,7 +212,7 @@ fn equal_tokens_of_different_users_are_strangers() {
 
 /// Even where the gate has to look again who holds the lock.
 #[test]
-fn an_equal_token_is_a_strangers_after_a_change_too() {
+fn an_equal_token_of_another_user_stays_different_after_a_change() {
     let house = House::new();
     let mut ann = house.client("ann", 2);
     assert_eq!(ann.say("LOCK s:1 TOKEN t PX 60000"), "t");
