@@ -18,12 +18,97 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{CachedHolder, Context, InFlight, Owner, PendingOp, Queue};
+use super::{CachedHolder, Context, InFlight, Queue};
 use crate::lock::{
-    event::{Outcome, Refusal, Reply, StoreRequest, StoreRequestId, Time, Token, UserId, Wait},
+    event::{
+        Deadline, Outcome, Refusal, Reply, RequestId, StoreRequest, StoreRequestId, Time, Token,
+        UserId, Wait,
+    },
     fault::{Fault, planted},
     lease::Lease,
 };
+
+/// An operation on a token that may hold the lock.
+#[derive(Debug, Clone)]
+pub(super) enum PendingOp {
+    Unlock(Owner),
+    Relock(Owner, u64),
+    /// A grant that reached no client: the next waiter gets the lock, or the lock becomes free.
+    GiveAway {
+        user: UserId,
+        token: Token,
+        only_if: Option<Deadline>,
+    },
+}
+
+/// A client that claims to hold the lock.
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    pub(super) request: RequestId,
+    pub(super) user: UserId,
+    pub(super) token: Token,
+    /// When the client gets an error because the store did not reply.
+    pub(super) give_up_at: Time,
+    /// The number of the last store request that was sent before the pending operation came.
+    pub(super) after: u64,
+    /// The earliest retry of a pending operation whose token may yet come. A change of the lock ends the delay.
+    pub(super) not_before: Option<Time>,
+}
+
+impl PendingOp {
+    pub(super) fn give_up_at(&self) -> Option<Time> {
+        match self {
+            Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner.give_up_at),
+            Self::GiveAway { .. } => None,
+        }
+    }
+
+    pub(super) fn user(&self) -> UserId {
+        match self {
+            Self::Unlock(owner) | Self::Relock(owner, _) => owner.user,
+            Self::GiveAway { user, .. } => *user,
+        }
+    }
+
+    /// Returns the client that the pending operation serves.
+    pub(super) fn owner(&self) -> Option<&Owner> {
+        match self {
+            Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner),
+            Self::GiveAway { .. } => None,
+        }
+    }
+
+    /// Returns the client that the pending operation serves.
+    pub(super) fn owner_mut(&mut self) -> Option<&mut Owner> {
+        match self {
+            Self::Unlock(owner) | Self::Relock(owner, _) => Some(owner),
+            Self::GiveAway { .. } => None,
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.give_up_at().is_some_and(|time| time <= now)
+    }
+
+    pub(super) fn gives_away(&self, whose: UserId, what: &Token) -> bool {
+        matches!(self, Self::GiveAway { user, token, .. } if *user == whose && token == what)
+    }
+
+    /// Returns whether the pending operation ends the lease of this owner.
+    pub(super) fn releases(&self, whose: UserId, what: &Token) -> bool {
+        match self {
+            Self::Unlock(owner) => owner.user == whose && owner.token == *what,
+            Self::GiveAway { .. } => self.gives_away(whose, what),
+            Self::Relock(..) => false,
+        }
+    }
+}
+
+impl Owner {
+    pub(super) fn reply_to(&self) -> Option<(RequestId, Time)> {
+        Some((self.request, self.give_up_at))
+    }
+}
 
 /// The pending operations at one lock, by user. Those of one user are in the order in which they are given up.
 #[derive(Debug, Default)]

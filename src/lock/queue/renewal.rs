@@ -4,7 +4,7 @@
 //! Recovery from a loss of data (`recovery`) comes before anything else. A renewal comes before the requests of
 //! clients, which could otherwise delay it until the lease is over.
 
-use super::{Context, InFlight, PendingOp, Queue};
+use super::{Context, InFlight, Queue};
 use crate::lock::{
     event::{
         Action, Dead, DeadToken, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal,
@@ -189,14 +189,6 @@ impl Queue {
         }
     }
 
-    /// Puts off an extension until after the write-back.
-    pub(super) fn extend_later(&mut self, in_flight: InFlight) {
-        if let (Some(op), Some(_)) = (in_flight.op, in_flight.reply_to) {
-            self.ops.put_back(*op);
-        }
-        // A renewal stays due.
-    }
-
     // ── this instance's state ────────────────────────────────────────────────────────────────────
 
     /// Returns when the token first got the lock, if this instance granted or extended a lease that is not over.
@@ -258,43 +250,6 @@ impl Queue {
 /// by 3 ms, and lets keys live to the end of a millisecond.
 pub(super) fn expires_latest(now: Time, lease_ms: u64) -> Time {
     now.plus_millis(lease_ms.saturating_add(4))
-}
-
-impl PendingOp {
-    /// Returns whether the pending operation ends the lease of this owner.
-    fn releases(&self, whose: UserId, what: &Token) -> bool {
-        match self {
-            Self::Unlock(owner) => owner.user == whose && owner.token == *what,
-            Self::GiveAway { .. } => self.gives_away(whose, what),
-            Self::Relock(..) => false,
-        }
-    }
-}
-
-impl InFlight {
-    /// Returns whether the request ends the lease of this owner.
-    pub(super) fn releases(&self, whose: UserId, what: &Token) -> bool {
-        self.released()
-            .is_some_and(|(user, token, _)| user == whose && token == what)
-    }
-
-    /// Returns the owner whose lease the request ends, and the deadline that the key must have.
-    pub(super) fn released(&self) -> Option<(UserId, &Token, Option<Deadline>)> {
-        match &self.store_request {
-            StoreRequest::Release {
-                user,
-                token,
-                only_if,
-            }
-            | StoreRequest::Handover {
-                user,
-                from: token,
-                only_if,
-                ..
-            } => Some((*user, token, *only_if)),
-            _ => None,
-        }
-    }
 }
 
 impl Context<'_> {

@@ -1,0 +1,98 @@
+//! The passing of time: waits that end, holders and leases that are over, and clients whose request the store did not
+//! answer in time.
+
+use super::{Context, InFlight, PendingOp, Queue};
+use crate::lock::{
+    event::{Refusal, Reply},
+    wait_queue::Due,
+};
+
+impl Queue {
+    pub(super) fn timer(&mut self, context: &mut Context<'_>) {
+        self.ops.wake(|at| at <= context.now);
+        for due in self.waiters.take_due(context.now) {
+            match due {
+                Due::Try(request) => context.reply(request, self.unanswered()),
+                // It is unknown whether the lock is held.
+                Due::Wait(request) if self.is_unanswered(context) => {
+                    context.reply(request, self.unanswered());
+                }
+                Due::Wait(request) => context.reply(request, Reply::Nil),
+            }
+            self.left();
+        }
+        if self
+            .cached_holder
+            .as_ref()
+            .is_some_and(|cached_holder| cached_holder.until <= context.now)
+        {
+            self.cached_holder = None;
+            self.backoff.now();
+        }
+        self.tell_of_late_renewal(context);
+        if self
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.expires_latest <= context.now)
+        {
+            self.put_lease(None, true, context);
+        }
+        self.release_late(context);
+        self.give_up(context);
+        self.retry(context);
+    }
+
+    /// Replies to the clients whose store request took too long. Their releases still happen, but on lockgate's own
+    /// behalf, and only of a lease whose deadline this instance knows.
+    fn give_up(&mut self, context: &mut Context<'_>) {
+        let reply = self.unanswered();
+        if let Some(in_flight) = &mut self.in_flight
+            && let Some((request, _)) = in_flight
+                .reply_to
+                .take_if(|(_, until)| *until <= context.now)
+        {
+            context.reply(request, reply.clone());
+        }
+        for op in self.ops.take_where(|op| op.is_due(context.now)) {
+            match op {
+                PendingOp::Unlock(owner) => {
+                    context.reply(owner.request, reply.clone());
+                    if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
+                        lease.session = None;
+                        // After the error the client may acquire the lock elsewhere with the same token.
+                        if lease.deadline.is_some() {
+                            lease.receivers = 0;
+                            self.ops.put(PendingOp::GiveAway {
+                                user: owner.user,
+                                token: owner.token,
+                                only_if: lease.deadline,
+                            });
+                        }
+                        self.put_lease(Some(lease), false, context);
+                    }
+                }
+                PendingOp::Relock(owner, _) => context.reply(owner.request, reply.clone()),
+                PendingOp::GiveAway { .. } => {}
+            }
+        }
+    }
+
+    /// Returns whether the lock's state is unknown because the store does not reply.
+    fn is_unanswered(&self, context: &Context<'_>) -> bool {
+        let late = |in_flight: &InFlight| {
+            in_flight.again
+                || in_flight.retry_at.is_some()
+                || context.now.millis_since(in_flight.sent_at) >= context.settings.answer_within_ms
+        };
+        let troubled = self.trouble.is_some() || self.cut_off.any();
+        let troubled = troubled || self.in_flight.as_ref().is_some_and(late);
+        self.cached_holder.is_none() && troubled
+    }
+
+    pub(super) fn unanswered(&self) -> Reply {
+        Reply::Refused(match &self.trouble {
+            Some(error) => Refusal::Store(error.clone()),
+            None => Refusal::Upstream,
+        })
+    }
+}
