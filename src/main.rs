@@ -182,7 +182,7 @@ fn ready(config: Config, listening: oneshot::Sender<String>) -> Ready {
         let status = format!(
             "listening on {}; upstream {}",
             places.join(", "),
-            config.upstream
+            config.upstream.url
         );
         banner::show(&config, listening_on);
         service::ready(&status);

@@ -65,7 +65,7 @@ pub async fn run(
         } else {
             ""
         };
-        info!(upstream = %config.upstream, "listening {how}on {listener}");
+        info!(upstream = %config.upstream.url, "listening {how}on {listener}");
     }
     let admin = listen_for_operators(&config).await?;
     (embedder.ready)(Listening {
@@ -184,7 +184,7 @@ fn tls_to_clients(config: &Config) -> Result<Option<Arc<TlsServer>>, Error> {
 /// A file cannot be used.
 pub fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
     let (Some(tls), Upstream::Redis(RedisAddress { place, .. })) =
-        (&config.upstream_tls, &config.upstream)
+        (&config.upstream.tls, &config.upstream.url)
     else {
         return Ok(None);
     };
@@ -250,7 +250,7 @@ pub(crate) fn shared(
     port: u16,
 ) -> Shared {
     let users = Arc::new(Users::default());
-    let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream {
+    let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream.url {
         Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
         Upstream::Redis(redis) => {
             // One endpoint for locks and one for clients: neither can use up the other's lookups.
@@ -258,16 +258,17 @@ pub(crate) fn shared(
             let settings = RedisSettings {
                 endpoint: endpoint(),
                 own: redis.own(),
-                connect_timeout: config.connect_timeout,
-                timeout: config.timeout,
-                ping: config.ping,
-                grace: (config.write_back != WriteBack::Off).then_some(config.grace),
-                key_prefix: config.key_prefix.clone(),
+                connect_timeout: config.upstream.connect_timeout,
+                timeout: config.upstream.timeout,
+                ping: config.upstream.ping,
+                grace: (config.write_back.leases != WriteBack::Off)
+                    .then_some(config.write_back.grace),
+                key_prefix: config.lock.key_prefix.clone(),
                 connections: config.limits.shared_connections,
-                idle: config.idle,
+                idle: config.upstream.idle_timeout,
             };
             let store = RedisStore::new(settings, Arc::clone(&users));
-            let address = Connector::new(endpoint(), config.connect_timeout);
+            let address = Connector::new(endpoint(), config.upstream.connect_timeout);
             (Arc::new(store), Some(Arc::new(address)))
         }
     };
@@ -280,7 +281,7 @@ pub(crate) fn shared(
         ),
         users,
         upstream,
-        timeout: config.timeout,
+        timeout: config.upstream.timeout,
         guard: guard(config, &live),
         live,
         protected_mode: config.protected_mode,
@@ -288,11 +289,11 @@ pub(crate) fn shared(
             key_bytes: config.limits.key_bytes,
             token_bytes: config.limits.token_bytes,
             command_bytes: config.limits.lock_command_bytes,
-            min_lease_ms: config.leases.min_ms,
-            max_lease_ms: config.leases.max_ms,
+            min_lease_ms: config.lock.leases.min_ms,
+            max_lease_ms: config.lock.leases.max_ms,
         },
-        default_lease_ms: config.leases.default_ms,
-        min_session_lease_ms: config.leases.min_session_ms,
+        default_lease_ms: config.lock.leases.default_ms,
+        min_session_lease_ms: config.lock.leases.min_session_ms,
         tcp_keepalive: config.tcp_keepalive,
         idle_timeout: config.idle_timeout,
         limits: config.limits.clone(),
@@ -311,7 +312,7 @@ pub(crate) fn shared(
 /// Returns the guard that asks clients for this instance's password, where it has one.
 fn guard(config: &Config, live: &LiveConfig) -> Option<Guard> {
     let password = live.password()?.clone();
-    Some(match &config.upstream {
+    Some(match &config.upstream.url {
         Upstream::Embedded => Guard::without_redis(password),
         Upstream::Redis(redis) => Guard::before_redis(password, redis.own().as_ref()),
     })

@@ -32,7 +32,7 @@ fn text(config: &Config, listening: Listening<'_>, with_colours: bool) -> String
         let how = if listener.is_secure() { " (TLS)" } else { "" };
         lines.push(format!("listens on  {listener}{how}"));
     }
-    lines.push(match &config.upstream {
+    lines.push(match &config.upstream.url {
         Upstream::Embedded => {
             "upstream    embedded: locks are kept in the memory of this process (--upstream redis://host)"
                 .to_owned()

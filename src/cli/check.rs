@@ -39,7 +39,7 @@ fn say_where(config: &Config) -> io::Result<()> {
     for place in config.places() {
         writeln!(out, "would listen on {place}")?;
     }
-    writeln!(out, "upstream: {}", config.upstream)
+    writeln!(out, "upstream: {}", config.upstream.url)
 }
 
 /// Prints an error to standard error, where that is open.

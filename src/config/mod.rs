@@ -53,32 +53,18 @@ pub struct Config {
     pub threads: usize,
     /// What to log, as a filter of `tracing`: `info`, or `warn,lockgate=debug`.
     pub log: String,
-    /// Where the locks and all other data live.
-    pub upstream: Upstream,
-    /// TLS towards Redis, where the upstream is a Redis with TLS.
-    pub upstream_tls: Option<UpstreamTls>,
-    /// Bound on connecting to Redis.
-    pub connect_timeout: Duration,
-    /// How long a reply of Redis may take before its connection counts as broken.
-    pub timeout: Duration,
-    /// Silence after which a connection that receives pushes is pinged.
-    pub ping: Duration,
-    /// Idle time after which a shared connection is closed, unless a lock needs it.
-    pub idle: Duration,
-    /// Which leases are written back after Redis lost data.
-    pub write_back: WriteBack,
-    /// How long after a data loss no lock that is found free is taken.
-    pub grace: Duration,
+    /// The section `[upstream]`.
+    pub upstream: UpstreamSettings,
+    /// The section `[write_back]`.
+    pub write_back: WriteBackSettings,
     /// How long clients may take to finish at shutdown.
     pub drain: Duration,
     /// Silence after which TCP probes a client's machine; zero disables it.
     pub tcp_keepalive: Duration,
     /// Silence after which a client is closed, as Redis's `timeout`; zero disables it.
     pub idle_timeout: Duration,
-    /// Prefix that turns the name of a lock into its key in Redis.
-    pub key_prefix: Bytes,
-    /// The leases that clients get and may ask for.
-    pub leases: Leases,
+    /// The section `[lock]`.
+    pub lock: LockSettings,
     /// The bounds.
     pub limits: Limits,
     /// How often a client would poll for a lock, for the estimate of avoided polls.
@@ -93,6 +79,41 @@ pub struct UnixSocket {
     pub path: PathBuf,
     /// Its mode as a file: a client that may write to it may connect.
     pub mode: u32,
+}
+
+/// Where the locks and all other data live, and how lockgate connects there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamSettings {
+    /// The memory of this process, or a Redis.
+    pub url: Upstream,
+    /// TLS towards Redis, where the upstream is a Redis with TLS.
+    pub tls: Option<UpstreamTls>,
+    /// Bound on connecting to Redis.
+    pub connect_timeout: Duration,
+    /// How long a reply of Redis may take before its connection counts as broken.
+    pub timeout: Duration,
+    /// Silence after which a connection that receives pushes is pinged.
+    pub ping: Duration,
+    /// Idle time after which a shared connection is closed, unless a lock needs it.
+    pub idle_timeout: Duration,
+}
+
+/// The recovery of leases after Redis lost data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteBackSettings {
+    /// Which leases are written back.
+    pub leases: WriteBack,
+    /// How long after the loss no lock that is found free is taken.
+    pub grace: Duration,
+}
+
+/// The locks that clients get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockSettings {
+    /// Prefix that turns the name of a lock into its key in Redis.
+    pub key_prefix: Bytes,
+    /// The leases that clients get and may ask for.
+    pub leases: Leases,
 }
 
 /// The leases that clients get and may ask for, in milliseconds: `min_ms <= default_ms <= max_ms`; `min_session_ms`
@@ -186,14 +207,14 @@ impl Config {
             max_delay_ms: self.queue.max_delay_ms,
             ask_at_least_every_ms: self.queue.ask_at_least_every_ms,
             poll_every_ms: self.queue.poll_every_ms,
-            answer_within_ms: millis(self.timeout),
-            write_back: match self.upstream {
+            answer_within_ms: millis(self.upstream.timeout),
+            write_back: match self.upstream.url {
                 // The memory of this process loses nothing before the process ends.
                 Upstream::Embedded => WriteBack::Off,
-                Upstream::Redis(_) => self.write_back,
+                Upstream::Redis(_) => self.write_back.leases,
             },
             max_waiters: self.limits.waiters,
-            min_session_ms: self.leases.min_session_ms,
+            min_session_ms: self.lock.leases.min_session_ms,
         }
     }
 
@@ -203,15 +224,10 @@ impl Config {
     }
 
     fn check(typed: &mut Typed) -> Result<Self, Error> {
-        let connect_timeout =
-            duration(typed, "upstream.connect_timeout", "1s", MILLISECOND..=HOUR)?;
-        let timeout = duration(typed, "upstream.timeout", "2s", MILLISECOND..=HOUR)?;
-        let ping = duration(typed, "upstream.ping", "5s", MILLISECOND..=HOUR)?;
         let unix_socket = UnixSocket::check(typed)?;
         let tls = Tls::check(typed)?;
         let elsewhere = unix_socket.is_some() || tls.is_some();
-        let upstream = Upstream::check(typed)?;
-        let speaks_tls = matches!(&upstream, Upstream::Redis(redis) if redis.tls);
+        let upstream = UpstreamSettings::check(typed)?;
         Ok(Self {
             listen: typed.parse("listen", "127.0.0.1:6380", |text| listen(text, elsewhere))?,
             unix_socket,
@@ -224,19 +240,12 @@ impl Config {
                 threads => threads,
             },
             log: typed.parse("log", "info", log)?,
+            write_back: WriteBackSettings::check(typed, &upstream)?,
             upstream,
-            upstream_tls: UpstreamTls::check(typed, speaks_tls)?,
-            connect_timeout,
-            write_back: typed.parse("write_back.leases", "all", write_back)?,
-            grace: grace(typed, noticed_within(connect_timeout, timeout, ping))?,
             drain: duration(typed, "drain", "5s", Duration::ZERO..=HOUR)?,
             tcp_keepalive: duration(typed, "tcp_keepalive", "5m", Duration::ZERO..=HOUR)?,
             idle_timeout: duration(typed, "idle_timeout", "0s", Duration::ZERO..=YEAR)?,
-            timeout,
-            ping,
-            idle: duration(typed, "upstream.idle_timeout", "1m", MILLISECOND..=DAY)?,
-            key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
-            leases: Leases::check(typed)?,
+            lock: LockSettings::check(typed)?,
             poll_interval: duration(typed, "metrics.poll_interval", "50ms", MILLISECOND..=HOUR)?,
             queue: QueueTimes::check(typed)?,
             limits: check_limits(typed)?,
@@ -256,6 +265,46 @@ impl UnixSocket {
         let mode = typed.parse("unixsocketperm", "700", file_mode)?;
         let path = typed.parse("unixsocket", "", file)?;
         Ok(path.map(|path| Self { path, mode }))
+    }
+}
+
+impl UpstreamSettings {
+    fn check(typed: &mut Typed) -> Result<Self, Error> {
+        let url = Upstream::check(typed)?;
+        let speaks_tls = matches!(&url, Upstream::Redis(redis) if redis.tls);
+        let mut time = |key, default, most| duration(typed, key, default, MILLISECOND..=most);
+        Ok(Self {
+            connect_timeout: time("upstream.connect_timeout", "1s", HOUR)?,
+            timeout: time("upstream.timeout", "2s", HOUR)?,
+            ping: time("upstream.ping", "5s", HOUR)?,
+            idle_timeout: time("upstream.idle_timeout", "1m", DAY)?,
+            tls: UpstreamTls::check(typed, speaks_tls)?,
+            url,
+        })
+    }
+}
+
+impl WriteBackSettings {
+    fn check(typed: &mut Typed, upstream: &UpstreamSettings) -> Result<Self, Error> {
+        let UpstreamSettings {
+            connect_timeout,
+            timeout,
+            ping,
+            ..
+        } = *upstream;
+        Ok(Self {
+            leases: typed.parse("write_back.leases", "all", write_back)?,
+            grace: grace(typed, noticed_within(connect_timeout, timeout, ping))?,
+        })
+    }
+}
+
+impl LockSettings {
+    fn check(typed: &mut Typed) -> Result<Self, Error> {
+        Ok(Self {
+            key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
+            leases: Leases::check(typed)?,
+        })
     }
 }
 

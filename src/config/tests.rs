@@ -68,9 +68,9 @@ fn the_defaults_are_allowed_and_are_the_documented_ones() {
     assert_eq!(config, Config::default());
     assert_eq!(config, nothing_typed().file(DOCUMENTED).starts());
     assert_eq!(config.listen, Some("127.0.0.1:6380".parse().unwrap()));
-    assert_eq!(config.upstream, Upstream::Embedded);
+    assert_eq!(config.upstream.url, Upstream::Embedded);
     assert_eq!(
-        config.leases,
+        config.lock.leases,
         Leases {
             default_ms: 30_000,
             min_ms: 10,
@@ -133,7 +133,7 @@ fn every_key_of_the_file_is_a_variable_too() {
     let config = nothing_typed()
         .variable("LOCKGATE_LOCK_KEY_PREFIX", "lock:")
         .starts();
-    assert_eq!(&config.key_prefix[..], b"lock:");
+    assert_eq!(&config.lock.key_prefix[..], b"lock:");
 }
 
 #[test]
@@ -194,22 +194,22 @@ fn each_key_of_the_file_does_what_it_says() {
             .is_some_and(|it| it.is(b"open sesame"))
     );
     assert_eq!(config.log, "warn,lockgate=debug");
-    let Upstream::Redis(redis) = &config.upstream else {
+    let Upstream::Redis(redis) = &config.upstream.url else {
         panic!("a Redis was named")
     };
     assert_eq!(redis.place.to_string(), "redis:6379");
-    assert_eq!(config.connect_timeout, Duration::from_millis(1));
-    assert_eq!(config.timeout, Duration::from_millis(3));
-    assert_eq!(config.ping, Duration::from_millis(4));
-    assert_eq!(config.idle, Duration::from_millis(5));
-    assert_eq!(config.write_back, WriteBack::Session);
-    assert_eq!(config.grace, Duration::from_secs(9));
+    assert_eq!(config.upstream.connect_timeout, Duration::from_millis(1));
+    assert_eq!(config.upstream.timeout, Duration::from_millis(3));
+    assert_eq!(config.upstream.ping, Duration::from_millis(4));
+    assert_eq!(config.upstream.idle_timeout, Duration::from_millis(5));
+    assert_eq!(config.write_back.leases, WriteBack::Session);
+    assert_eq!(config.write_back.grace, Duration::from_secs(9));
     assert_eq!(config.drain, Duration::from_millis(18));
     assert_eq!(config.tcp_keepalive, Duration::from_secs(19));
     assert_eq!(config.idle_timeout, Duration::from_secs(20));
-    assert_eq!(&config.key_prefix[..], b"p:");
+    assert_eq!(&config.lock.key_prefix[..], b"p:");
     assert_eq!(
-        config.leases,
+        config.lock.leases,
         Leases {
             default_ms: 6,
             min_ms: 5,
@@ -254,7 +254,7 @@ fn each_key_of_the_file_does_what_it_says() {
 #[test]
 fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
     let file = "log = \"error\"\n[upstream]\nurl = \"redis://of-the-file\"";
-    let host = |operator: Operator| match operator.starts().upstream {
+    let host = |operator: Operator| match operator.starts().upstream.url {
         Upstream::Redis(address) => address.place.to_string(),
         Upstream::Embedded => "embedded".to_owned(),
     };
@@ -413,7 +413,7 @@ fn a_file_that_cannot_be_read_is_named() {
 
 #[test]
 fn a_redis_url_may_name_a_user_a_password_and_a_port() {
-    let parsed = |url: &str| match nothing_typed().upstream(url).starts().upstream {
+    let parsed = |url: &str| match nothing_typed().upstream(url).starts().upstream.url {
         Upstream::Redis(a) => (a.place.to_string(), a.user, a.password),
         Upstream::Embedded => panic!("{url} names a Redis"),
     };
@@ -471,7 +471,7 @@ fn printing_a_configuration_shows_no_password() {
 
 #[test]
 fn lockgates_own_account_is_named_by_the_url_or_by_the_keys_beside_it() {
-    let own = |file: &str| match nothing_typed().file(file).starts().upstream {
+    let own = |file: &str| match nothing_typed().file(file).starts().upstream.url {
         Upstream::Redis(redis) => redis.own(),
         Upstream::Embedded => panic!("{file} names a Redis"),
     };
@@ -507,7 +507,7 @@ fn lockgates_own_account_is_named_by_the_url_or_by_the_keys_beside_it() {
 
 #[test]
 fn the_grace_is_longer_than_an_instance_takes_to_notice_that_redis_is_gone() {
-    let grace = |more: &str| nothing_typed().file(more).starts().grace;
+    let grace = |more: &str| nothing_typed().file(more).starts().write_back.grace;
     assert_eq!(grace(""), Duration::from_secs(5));
     assert_eq!(
         grace("upstream.connect_timeout = \"5s\""),

@@ -46,7 +46,7 @@ impl Gate {
     ) -> Result<Self, Failure> {
         config.drain = DRAIN;
         // Without write-back lockgate leaves nothing in this Redis, and keeps no grace there.
-        config.write_back = WriteBack::Off;
+        config.write_back.leases = WriteBack::Off;
         let (stop, stopped) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         // One thread serves clients in the order in which their bytes arrived.

@@ -253,7 +253,7 @@ async fn show(arguments: Arguments) -> Result<(), Failure> {
         endpoint: Endpoint::new(redis.place, tls.clone()),
         user: redis.user,
         password: redis.password,
-        within: config.connect_timeout,
+        within: config.upstream.connect_timeout,
     };
     let stage = Stage {
         rules,
@@ -311,7 +311,7 @@ impl Stage {
         let observer = Observer::connect(&self.target).await;
         observer.map_err(|trouble| match trouble {
             Trouble::Broken(error) => {
-                let text = format!("cannot connect to {}: {error}", self.config.upstream);
+                let text = format!("cannot connect to {}: {error}", self.config.upstream.url);
                 Failure::redis(io::Error::new(error.kind(), text).into())
             }
             other => Failure::redis(other),
@@ -340,7 +340,7 @@ impl Stage {
             upstream: self
                 .upstream
                 .as_ref()
-                .map(|_| self.config.upstream.to_string()),
+                .map(|_| self.config.upstream.url.to_string()),
         };
         say(&comparison.text())
     }
@@ -366,9 +366,9 @@ impl Stage {
         let place = match self.is_own {
             true => format!(
                 "{}, started for this, at {}",
-                first.server, self.config.upstream
+                first.server, self.config.upstream.url
             ),
-            false => format!("{} at {}", first.server, self.config.upstream),
+            false => format!("{} at {}", first.server, self.config.upstream.url),
         };
         say(&report::introduction(self.rules, &place))?;
         let before = observer.look().await.map_err(Failure::redis)?;
@@ -504,7 +504,7 @@ fn configuration(
         ..Flags::default()
     };
     let config = Config::load(flags, environment)?;
-    match config.upstream.clone() {
+    match config.upstream.url.clone() {
         Upstream::Redis(redis) => Ok((config, redis)),
         Upstream::Embedded => Err(Failure::Wrong(
             "--upstream embedded has no Redis to compare with".to_owned(),

@@ -15,7 +15,7 @@ use crate::{
 /// with a warning in the log.
 pub fn make_room_for_clients(config: &mut Config) {
     let clients = config.limits.clients;
-    let each = match config.upstream {
+    let each = match config.upstream.url {
         Upstream::Embedded => 1,
         Upstream::Redis(_) => 2,
     };

@@ -69,7 +69,7 @@ impl Reload {
         if let (Some(tls), Some(new)) = (&self.clients, &config.tls) {
             tell("[tls]", tls.reload(&new.files));
         }
-        if let (Some(tls), Some(new)) = (&self.upstream, &config.upstream_tls) {
+        if let (Some(tls), Some(new)) = (&self.upstream, &config.upstream.tls) {
             tell("[upstream]", tls.reload(&new.files));
         }
     }

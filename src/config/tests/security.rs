@@ -61,8 +61,8 @@ fn the_files_of_tls_to_redis() {
     let tls = |more: &str| {
         let file = format!("upstream.url = \"rediss://u:p@redis:7\"\n{more}");
         let config = nothing_typed().file(&file).starts();
-        assert_eq!(config.upstream.to_string(), "rediss://redis:7");
-        config.upstream_tls.unwrap()
+        assert_eq!(config.upstream.url.to_string(), "rediss://redis:7");
+        config.upstream.tls.unwrap()
     };
     let none = ClientFiles {
         authorities: None,
@@ -84,7 +84,7 @@ fn the_files_of_tls_to_redis() {
     let server_name = Some("other".to_owned());
     assert_eq!(all, UpstreamTls { files, server_name });
     assert_eq!(
-        nothing_typed().upstream("redis://r").starts().upstream_tls,
+        nothing_typed().upstream("redis://r").starts().upstream.tls,
         None
     );
 }

@@ -406,8 +406,9 @@ impl World {
         };
         let in_time = self.now < lost.back_at.saturating_add(SETTLED);
         let sure = !lost.doubt && !lost.unsure[gate] && !lost.was_taken;
-        // A session is renewed at a third of its lease, and told a twelfth before its end that it was not.
-        let is_late = owner.session && self.now >= lost.crashed_at + owner.lease * 7 / 12;
+        // A session is renewed at two fifths of its lease at the latest, and notified of its loss a twelfth before its
+        // end.
+        let is_late = owner.session && self.now >= lost.crashed_at + owner.lease / 2;
         let safe = sure && !is_late && !owner.robbed && owner.since < lost.crashed_at;
         let well = self.was_well_since(gate, lost) && self.was_well_since(released_by, lost);
         in_time && safe && well
