@@ -35,8 +35,8 @@ pub struct Lease {
     /// The deadline that this instance set in the store. None: the reply did not show that this instance set it, so it
     /// cannot distinguish its own grant from one made elsewhere.
     pub deadline: Option<Deadline>,
-    /// The key may get a later deadline than this instance knows: the client extended the lease at another instance,
-    /// which may write it back, or a write-back of this instance got no reply and may yet be executed.
+    /// The key may get a later deadline than this instance knows: another instance granted or extended the lease and may
+    /// write it back, or a write-back of this instance got no reply and may yet be executed.
     pub may_be_longer: bool,
     /// The latest deadline that this instance set before an extension shortened the lease, and the moment by which the
     /// store would have ended it.

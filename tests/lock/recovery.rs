@@ -242,6 +242,11 @@ fn a_token_is_dead_once_it_is_released_handed_on_or_lost() {
         after(&["push", "held a 29990", "2 unlock a", "free"]),
         ["a up to 7"]
     );
+    // Another instance granted it, perhaps with a longer lease, and its client shortened it here.
+    assert_eq!(
+        dead(&["2 relock a 500", "again 9", "3 unlock a", "free"]),
+        ["a"]
+    );
     // The first write-back may be executed late, with a later deadline than the second.
     let twice = ["data_lost", "unknown", "granted 8", "2 unlock a", "free"];
     assert_eq!(after(&twice), ["a"]);

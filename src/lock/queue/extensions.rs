@@ -90,6 +90,7 @@ impl Queue {
             context.now,
         );
         lease.fence_at = fence_at;
+        lease.may_be_longer |= !fresh;
         if in_flight.reply_to.is_some() {
             let over = context.now >= lease.expires_earliest;
             let reply = if over {
