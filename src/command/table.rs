@@ -1,5 +1,5 @@
-//! The `COMMAND` entries of the commands that lockgate implements: the only definition of their names,
-//! arities, flags, keys and arguments.
+//! The `COMMAND` entries of the commands that lockgate implements: the only definition of their names, arities,
+//! flags and keys, and of the lock commands' arguments.
 //!
 //! Clients request them on connecting: redis-cli to complete and explain commands, cluster-aware libraries to
 //! find the keys. In front of an upstream, the lock commands ([`LOCK_COMMANDS`]) also belong in Redis's own
@@ -40,7 +40,7 @@ pub struct Entry {
     pub group: &'static str,
     /// The time complexity.
     pub complexity: &'static str,
-    /// The arguments.
+    /// The arguments of a lock command; empty for an ordinary command.
     pub arguments: &'static [Argument],
     /// The subcommands.
     pub subcommands: &'static [Entry],
@@ -56,7 +56,7 @@ pub struct Argument {
     name: &'static str,
     kind: Kind,
     token: Option<&'static str>,
-    flags: &'static [&'static str],
+    optional: bool,
     inner: &'static [Argument],
 }
 
@@ -69,7 +69,6 @@ enum Kind {
     /// A literal word.
     Word,
     OneOf,
-    Block,
 }
 
 impl Entry {
@@ -129,22 +128,14 @@ impl Entry {
             ("group", self.group),
             ("complexity", self.complexity),
         ];
-        let lists = [!self.arguments.is_empty(), !self.subcommands.is_empty()];
         out.bulk(self.name);
-        out.map(texts.len() + lists.into_iter().filter(|there| *there).count());
+        out.map(texts.len() + usize::from(!self.arguments.is_empty()));
         for (name, text) in texts {
             out.bulk(name);
             out.bulk(text);
         }
         if !self.arguments.is_empty() {
             write_arguments(self.arguments, out);
-        }
-        if !self.subcommands.is_empty() {
-            out.bulk("subcommands");
-            out.map(self.subcommands.len());
-            for subcommand in self.subcommands {
-                subcommand.write_docs(out);
-            }
         }
     }
 }
@@ -215,7 +206,7 @@ impl Argument {
             name,
             kind,
             token: None,
-            flags: &[],
+            optional: false,
             inner: &[],
         }
     }
@@ -227,12 +218,7 @@ impl Argument {
     }
 
     const fn optional(mut self) -> Self {
-        self.flags = &["optional"];
-        self
-    }
-
-    const fn optional_many(mut self) -> Self {
-        self.flags = &["optional", "multiple"];
+        self.optional = true;
         self
     }
 
@@ -245,7 +231,7 @@ impl Argument {
         let there = [
             self.kind == Kind::Key,
             self.token.is_some(),
-            !self.flags.is_empty(),
+            self.optional,
             !self.inner.is_empty(),
         ];
         out.map(2 + there.into_iter().filter(|there| *there).count());
@@ -261,9 +247,9 @@ impl Argument {
             out.bulk("token");
             out.bulk(token);
         }
-        if !self.flags.is_empty() {
+        if self.optional {
             out.bulk("flags");
-            write_words(out, self.flags, "");
+            write_words(out, &["optional"], "");
         }
         if !self.inner.is_empty() {
             write_arguments(self.inner, out);
@@ -280,7 +266,6 @@ impl Kind {
             Self::Pattern => "pattern",
             Self::Word => "pure-token",
             Self::OneOf => "oneof",
-            Self::Block => "block",
         }
     }
 }

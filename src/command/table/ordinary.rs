@@ -1,7 +1,7 @@
 //! The ordinary commands of an instance without an upstream. Flags and categories are those of the same
 //! commands in Redis; a test compares them.
 
-use super::{Argument, Entry, Kind};
+use super::Entry;
 
 /// The entries of the ordinary commands.
 pub static ORDINARY_COMMANDS: [Entry; 10] = [
@@ -12,7 +12,6 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         categories: FAST,
         summary: "Returns PONG, or the message.",
         since: "1.0.0",
-        arguments: &[Argument::new("message", Kind::Text).optional()],
         ..CONNECTION
     },
     Entry {
@@ -22,7 +21,6 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         categories: FAST,
         summary: "Returns the message.",
         since: "1.0.0",
-        arguments: &[Argument::new("message", Kind::Text)],
         ..CONNECTION
     },
     Entry {
@@ -32,19 +30,6 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         categories: FAST,
         summary: "Changes the protocol, and tells who is there.",
         since: "6.0.0",
-        arguments: &[Argument::new("arguments", Kind::Block).optional().of(&[
-            Argument::new("protover", Kind::Integer),
-            Argument::new("username_password", Kind::Block)
-                .after("AUTH")
-                .optional()
-                .of(&[
-                    Argument::new("username", Kind::Text),
-                    Argument::new("password", Kind::Text),
-                ]),
-            Argument::new("clientname", Kind::Text)
-                .after("SETNAME")
-                .optional(),
-        ])],
         ..CONNECTION
     },
     Entry {
@@ -54,10 +39,6 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         categories: FAST,
         summary: "Authenticates the connection; there is one user, default.",
         since: "1.0.0",
-        arguments: &[
-            Argument::new("username", Kind::Text).optional(),
-            Argument::new("password", Kind::Text),
-        ],
         ..CONNECTION
     },
     Entry {
@@ -67,7 +48,6 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         categories: FAST,
         summary: "Changes the database: locks of one are apart from those of another.",
         since: "1.0.0",
-        arguments: &[Argument::new("index", Kind::Integer)],
         ..CONNECTION
     },
     Entry {
@@ -99,7 +79,6 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         summary: "Tells of this gate.",
         since: "1.0.0",
         group: "server",
-        arguments: &[Argument::new("section", Kind::Text).optional_many()],
         ..CONNECTION
     },
     Entry {
@@ -142,7 +121,6 @@ static CLIENT: [Entry; 12] = [
         arity: 3,
         summary: "Names the connection.",
         since: "2.6.9",
-        arguments: &[Argument::new("connection-name", Kind::Text)],
         ..SUBCOMMAND
     },
     Entry {
@@ -150,10 +128,6 @@ static CLIENT: [Entry; 12] = [
         arity: 4,
         summary: "Notes which client library is at work.",
         since: "7.2.0",
-        arguments: &[Argument::new("attr", Kind::OneOf).of(&[
-            Argument::new("libname", Kind::Text).after("LIB-NAME"),
-            Argument::new("libver", Kind::Text).after("LIB-VER"),
-        ])],
         ..SUBCOMMAND
     },
     Entry {
@@ -170,20 +144,6 @@ static CLIENT: [Entry; 12] = [
         categories: ADMIN,
         summary: "Tells of this connection, if the filter lets it through.",
         since: "2.4.0",
-        arguments: &[
-            Argument::new("client-type", Kind::OneOf)
-                .after("TYPE")
-                .optional()
-                .of(&[
-                    Argument::new("normal", Kind::Word).after("NORMAL"),
-                    Argument::new("master", Kind::Word).after("MASTER"),
-                    Argument::new("replica", Kind::Word).after("REPLICA"),
-                    Argument::new("pubsub", Kind::Word).after("PUBSUB"),
-                ]),
-            Argument::new("client-id", Kind::Integer)
-                .after("ID")
-                .optional_many(),
-        ],
         ..SUBCOMMAND
     },
     Entry {
@@ -191,11 +151,6 @@ static CLIENT: [Entry; 12] = [
         arity: 3,
         summary: "Turns replies on or off, or skips the next one.",
         since: "3.2.0",
-        arguments: &[Argument::new("on_off_skip", Kind::OneOf).of(&[
-            Argument::new("on", Kind::Word).after("ON"),
-            Argument::new("off", Kind::Word).after("OFF"),
-            Argument::new("skip", Kind::Word).after("SKIP"),
-        ])],
         ..SUBCOMMAND
     },
     Entry {
@@ -205,7 +160,6 @@ static CLIENT: [Entry; 12] = [
         categories: ADMIN,
         summary: "Notes a wish that has no effect here: nothing is evicted.",
         since: "7.0.0",
-        arguments: ON_OFF,
         ..SUBCOMMAND
     },
     Entry {
@@ -213,7 +167,6 @@ static CLIENT: [Entry; 12] = [
         arity: 3,
         summary: "Notes a wish that has no effect here: locks have no last access.",
         since: "7.2.0",
-        arguments: ON_OFF,
         ..SUBCOMMAND
     },
     Entry {
@@ -258,14 +211,6 @@ static COMMAND: [Entry; 5] = [
         since: "7.0.0",
         complexity: PER_COMMAND,
         group: "server",
-        arguments: &[Argument::new("filterby", Kind::OneOf)
-            .after("FILTERBY")
-            .optional()
-            .of(&[
-                Argument::new("module-name", Kind::Text).after("MODULE"),
-                Argument::new("category", Kind::Text).after("ACLCAT"),
-                Argument::new("pattern", Kind::Pattern).after("PATTERN"),
-            ])],
         ..SUBCOMMAND
     },
     Entry {
@@ -276,7 +221,6 @@ static COMMAND: [Entry; 5] = [
         since: "2.8.13",
         complexity: PER_COMMAND,
         group: "server",
-        arguments: NAMES,
         ..SUBCOMMAND
     },
     Entry {
@@ -287,7 +231,6 @@ static COMMAND: [Entry; 5] = [
         since: "7.0.0",
         complexity: PER_COMMAND,
         group: "server",
-        arguments: NAMES,
         ..SUBCOMMAND
     },
     Entry {
@@ -335,8 +278,3 @@ const FAST: &[&str] = &["fast", "connection"];
 const SLOW: &[&str] = &["slow", "connection"];
 const ADMIN: &[&str] = &["admin", "slow", "dangerous", "connection"];
 const PER_COMMAND: &str = "O(N) where N is the number of commands";
-const NAMES: &[Argument] = &[Argument::new("command-name", Kind::Text).optional_many()];
-const ON_OFF: &[Argument] = &[Argument::new("enabled", Kind::OneOf).of(&[
-    Argument::new("on", Kind::Word).after("ON"),
-    Argument::new("off", Kind::Word).after("OFF"),
-])];

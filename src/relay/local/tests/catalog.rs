@@ -181,6 +181,12 @@ fn explanations_have_the_form_of_those_of_redis() {
             client.say("COMMAND DOCS LOCK client|ID").into_pairs().len(),
             2
         );
+        for command in ["client", "client|list", "hello"] {
+            let docs = client.say(&format!("COMMAND DOCS {command}"));
+            let texts = docs.at(command).into_pairs().into_iter();
+            let fields: Vec<_> = texts.map(|(field, _)| field).collect();
+            assert_eq!(fields, ["complexity", "group", "since", "summary"]);
+        }
         let Value::Integer(count) = client.say("COMMAND COUNT") else {
             panic!("no number")
         };

@@ -59,6 +59,8 @@ fn redis_cli_works_and_explains_lock() {
         explained.contains("key [TOKEN token] [PX milliseconds|EX seconds] [WAIT milliseconds]"),
         "{explained}"
     );
+    let explained = redis_cli("help select");
+    assert!(explained.contains("Changes the database"), "{explained}");
     let group = redis_cli("help @lock");
     for name in ["TRYLOCK", "UNLOCK", "RELOCK", "LOCKINFO", "LOCKS"] {
         assert!(group.contains(name), "{name} in {group}");
