@@ -3,10 +3,7 @@
 use std::{
     future::Future,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicUsize},
     time::SystemTime,
 };
 
@@ -14,7 +11,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use crate::{
-    admin::{Admin, Subject},
+    admin::Admin,
     auth::{guard::Guard, identity::Users},
     command::Bounds,
     config::{Config, RedisAddress, Upstream, live::LiveConfig},
@@ -113,21 +110,7 @@ async fn serve_all(
 ) -> Ended {
     let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
     let shared = Arc::new(shared(config, live, tls, port));
-    let admin = admin.map(|(listener, hosts)| {
-        let (measured, counted) = (Arc::clone(&shared), Arc::clone(&shared));
-        let allowed = Arc::clone(&shared.live);
-        let upstream = shared.upstream.as_ref();
-        let subject = Subject {
-            gate: Arc::clone(&shared.gate),
-            families: Box::new(move || crate::server::metrics::families(&measured)),
-            clients: Box::new(move || counted.clients.load(Ordering::Relaxed)),
-            max_clients: Box::new(move || allowed.most_clients()),
-            upstream: upstream.map(|address| address.endpoint.to_string()),
-            started: shared.started,
-            hosts,
-        };
-        Admin::start(listener, subject)
-    });
+    let admin = admin.map(|(listener, hosts)| Admin::start(listener, hosts, Arc::clone(&shared)));
     let shutdown = async {
         shutdown.await;
         admin.iter().for_each(Admin::drain);

@@ -8,24 +8,21 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::telemetry::metrics::{
-    exposition::{Family, Value as Measured},
-    histogram::Distribution,
-};
+use crate::telemetry::metrics::{Measured, histogram::Distribution, upstream::UpstreamMetrics};
 
 /// Number of samples kept: ten minutes. Each takes some 80 bytes.
 const SAMPLES: usize = 600;
 
-/// Totals since the start; none for a number that is not counted, as without a Redis.
-#[derive(Debug, Clone, Default)]
+/// Totals since the start.
+#[derive(Debug, Clone)]
 pub(super) struct Counted {
     /// Locks granted.
-    pub(super) grants: Option<u64>,
+    pub(super) grants: u64,
     /// Commands relayed to Redis.
-    pub(super) relayed: Option<u64>,
-    /// lockgate's own commands to Redis.
+    pub(super) relayed: u64,
+    /// lockgate's own commands to Redis; none where locks live in this process.
     pub(super) asked: Option<u64>,
-    waits: Option<Distribution>,
+    waits: Distribution,
 }
 
 /// The numbers of about one second.
@@ -34,8 +31,8 @@ struct Sample {
     /// Milliseconds since 1970.
     at_ms: u64,
     /// Rates per second.
-    grants: Option<f64>,
-    relayed: Option<f64>,
+    grants: f64,
+    relayed: f64,
     asked: Option<f64>,
     /// At the end of the second.
     waiters: usize,
@@ -52,26 +49,13 @@ pub(super) struct History {
 }
 
 impl Counted {
-    pub(super) fn of(families: &[Family]) -> Self {
-        let sum = |name| {
-            let family = families.iter().find(|family| family.name == name)?;
-            let numbers = family.samples.iter().map(|sample| match &sample.value {
-                Measured::Whole(number) => *number,
-                _ => 0,
-            });
-            Some(numbers.sum())
-        };
-        let waits = families
-            .iter()
-            .find(|family| family.name == "lockgate_wait_seconds")
-            .and_then(|family| match &family.samples.first()?.value {
-                Measured::Distribution(waits) => Some(waits.clone()),
-                _ => None,
-            });
+    pub(super) fn of(measured: &Measured<'_>) -> Self {
+        let waits = measured.locks.wait.get();
         Self {
-            grants: sum("lockgate_grants_total"),
-            relayed: sum("lockgate_relayed_commands_total"),
-            asked: sum("lockgate_upstream_commands_total"),
+            // Each grant counts its wait.
+            grants: waits.count(),
+            relayed: measured.relays.commands(),
+            asked: measured.upstream.map(UpstreamMetrics::commands),
             waits,
         }
     }
@@ -83,11 +67,9 @@ impl History {
         let now = Instant::now();
         if let Some((since, before)) = self.before.replace((now, counted.clone())) {
             let seconds = (now - since).as_secs_f64().max(f64::MIN_POSITIVE);
-            let rate = |now: Option<u64>, before: Option<u64>| {
-                Some(now?.saturating_sub(before?) as f64 / seconds)
-            };
-            let waits = counted.waits.zip(before.waits);
-            let waited = waits.and_then(|(now, before)| difference(&now, &before));
+            let rate = |now: u64, before| now.saturating_sub(before) as f64 / seconds;
+            let asked = counted.asked.zip(before.asked);
+            let waited = difference(&counted.waits, &before.waits);
             let quantile = |of| waited.as_ref().map(|waited| quantile_ms(waited, of));
             if self.samples.len() >= SAMPLES {
                 self.samples.pop_front();
@@ -96,7 +78,7 @@ impl History {
                 at_ms: unix_ms(),
                 grants: rate(counted.grants, before.grants),
                 relayed: rate(counted.relayed, before.relayed),
-                asked: rate(counted.asked, before.asked),
+                asked: asked.map(|(now, before)| rate(now, before)),
                 waiters,
                 median_wait_ms: quantile(0.5),
                 p99_wait_ms: quantile(0.99),
@@ -118,15 +100,15 @@ impl History {
 impl Sample {
     /// Returns the sample in the order in which the page reads it: a list is shorter than an object.
     fn json(&self) -> Value {
-        let short = |number: Option<f64>| number.map(|number| (number * 10.0).round() / 10.0);
+        let short = |number: f64| (number * 10.0).round() / 10.0;
         json!([
             self.at_ms,
             short(self.grants),
             short(self.relayed),
-            short(self.asked),
+            self.asked.map(short),
             self.waiters,
-            short(self.median_wait_ms),
-            short(self.p99_wait_ms),
+            self.median_wait_ms.map(short),
+            self.p99_wait_ms.map(short),
         ])
     }
 }
@@ -170,7 +152,6 @@ fn quantile_ms(times: &Distribution, part: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::exposition::Family;
 
     const BOUNDS: &[u64] = &[10_000, 20_000, 40_000];
 
@@ -197,8 +178,12 @@ mod tests {
 
     #[test]
     fn a_sample_is_what_was_counted_in_its_second_and_only_so_many_are_kept() {
-        let counted =
-            |grants| Counted::of(&[Family::counter("lockgate_grants_total", "Grants.", grants)]);
+        let counted = |grants| Counted {
+            grants,
+            relayed: 0,
+            asked: None,
+            waits: distribution([0; 4]),
+        };
         let mut history = History::default();
         history.add(counted(1_000), 0);
         assert_eq!(history.latest(), Value::Null, "a second has a beginning");
@@ -211,7 +196,7 @@ mod tests {
         assert_eq!(samples.len(), SAMPLES);
         assert_eq!(samples[0][4], 11, "the oldest go");
         assert_eq!(
-            (&samples[0][1], &samples[0][2]),
+            (&samples[0][1], &samples[0][3]),
             (&json!(0.0), &Value::Null)
         );
         history.add(counted(1_001), 0);

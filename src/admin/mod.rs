@@ -36,12 +36,7 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use crate::{
-    gate::Gate,
-    limits::ADMIN_CONNECTIONS,
-    lock::Time,
-    telemetry::{log_limit::LogLimit, metrics::exposition::Family},
-};
+use crate::{limits::ADMIN_CONNECTIONS, session::Shared, telemetry::log_limit::LogLimit};
 
 mod connection;
 mod history;
@@ -57,24 +52,6 @@ use routes::Routes;
 
 /// Pause after the system failed to supply a socket for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What the admin address shows.
-pub struct Subject {
-    /// The gate in which clients wait for locks.
-    pub gate: Arc<Gate>,
-    /// Returns all metrics.
-    pub families: Box<dyn Fn() -> Vec<Family> + Send + Sync>,
-    /// Returns the number of connected clients.
-    pub clients: Box<dyn Fn() -> usize + Send + Sync>,
-    /// Returns the number of clients that may be connected.
-    pub max_clients: Box<dyn Fn() -> usize + Send + Sync>,
-    /// Address of Redis; none where locks live in this process.
-    pub upstream: Option<String>,
-    /// When the instance started.
-    pub started: Time,
-    /// Host names of this address beside its IP addresses and `localhost`, in lower case.
-    pub hosts: Vec<String>,
-}
 
 /// The stage of the instance's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,14 +71,14 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Starts to serve this address. Where the system has no thread for it, the log says so, and clients are served
-    /// without it.
-    pub fn start(listener: StdListener, subject: Subject) -> Self {
+    /// Starts to serve this address. `hosts` are its names beside its IP addresses and `localhost`, in lower case.
+    /// Where the system has no thread for it, the log says so, and clients are served without it.
+    pub fn start(listener: StdListener, hosts: Vec<String>, shared: Arc<Shared>) -> Self {
         let (stage, watch) = watch::channel(Stage::Serving);
         let (running, done) = oneshot::channel();
         let thread = thread::Builder::new().name("admin".to_owned());
         let started = thread.spawn(move || {
-            if let Err(error) = run(listener, subject, watch) {
+            if let Err(error) = run(listener, hosts, shared, watch) {
                 error!(%error, "the admin address is not served");
             }
             drop(running);
@@ -130,17 +107,22 @@ pub fn is_private(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -> io::Result<()> {
+fn run(
+    listener: StdListener,
+    hosts: Vec<String>,
+    shared: Arc<Shared>,
+    stage: watch::Receiver<Stage>,
+) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         let (mut over, mut draining) = (stage.clone(), stage.clone());
-        let readiness = Arc::new(Readiness::new(Arc::clone(&subject.gate)));
-        let (gate, hosts) = (Arc::clone(&subject.gate), Hosts::new(subject.hosts.clone()));
-        let watch = Arc::new(Watch::new(subject, Arc::clone(&readiness)));
+        let readiness = Arc::new(Readiness::new(Arc::clone(&shared.gate)));
+        let watch = Arc::new(Watch::new(Arc::clone(&shared), Arc::clone(&readiness)));
         let routes = Arc::new(Routes {
             readiness,
-            hosts,
+            hosts: Hosts::new(hosts),
+            shared: Arc::clone(&shared),
             watch: Arc::clone(&watch),
             stage,
         });
@@ -151,7 +133,7 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
             watch.end();
         });
         tokio::select! {
-            () = accept(&listener, &routes, &gate) => {}
+            () = accept(&listener, &routes, &shared) => {}
             // Fails only where the sender is gone, with the instance.
             _ = over.wait_for(|stage| *stage == Stage::Over) => {}
         }
@@ -163,14 +145,14 @@ fn run(listener: StdListener, subject: Subject, stage: watch::Receiver<Stage>) -
 }
 
 /// Accepts connections forever. Closes a connection above the limit.
-async fn accept(listener: &TcpListener, routes: &Arc<Routes>, gate: &Gate) {
+async fn accept(listener: &TcpListener, routes: &Arc<Routes>, shared: &Shared) {
     let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
     let untold = LogLimit::new(1);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                    gate.counters().refused_operators.count();
+                    shared.counters().refused_operators.count();
                     continue;
                 };
                 let routes = Arc::clone(routes);

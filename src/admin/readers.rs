@@ -18,13 +18,13 @@ use tokio::{
 };
 
 use super::{
-    Subject,
     history::{Counted, History, unix_ms},
     readiness::{Readiness, Ready},
 };
 use crate::{
     gate::{Held, Label, LockSnapshot, View},
-    telemetry::{escape::escape, metrics::exposition::Family},
+    session::Shared,
+    telemetry::escape::escape,
 };
 
 /// Interval between events.
@@ -47,7 +47,7 @@ const NAME_BYTES: usize = 256;
 
 /// The source of the events, and its readers.
 pub(super) struct Watch {
-    subject: Subject,
+    shared: Arc<Shared>,
     readiness: Arc<Readiness>,
     places: Arc<Semaphore>,
     readers: Mutex<Vec<mpsc::Sender<Bytes>>>,
@@ -68,9 +68,9 @@ pub(super) struct Events {
 struct Upstream(Option<(Ready, Instant)>);
 
 impl Watch {
-    pub(super) fn new(subject: Subject, readiness: Arc<Readiness>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, readiness: Arc<Readiness>) -> Self {
         Self {
-            subject,
+            shared,
             readiness,
             places: Arc::new(Semaphore::new(STREAMS)),
             readers: Mutex::default(),
@@ -95,11 +95,6 @@ impl Watch {
         })
     }
 
-    /// Returns all metrics.
-    pub(super) fn families(&self) -> Vec<Family> {
-        (self.subject.families)()
-    }
-
     /// Disconnects all readers.
     pub(super) fn end(&self) {
         locked(&self.readers).clear();
@@ -111,8 +106,8 @@ impl Watch {
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             seconds.tick().await;
-            let counted = Counted::of(&self.families());
-            let waiters = self.subject.gate.waiters();
+            let counted = Counted::of(&self.shared.measured());
+            let waiters = self.shared.gate.waiters();
             locked(&self.history).add(counted.clone(), waiters);
             locked(&self.readers).retain(|reader| !reader.is_closed());
             if locked(&self.readers).is_empty() {
@@ -139,23 +134,18 @@ impl Watch {
     }
 
     fn state(&self, counted: &Counted) -> Value {
-        let Subject {
-            gate,
-            upstream,
-            clients,
-            max_clients,
-            started,
-            ..
-        } = &self.subject;
-        let view = gate.view(LOCKS, WAITERS);
+        let shared = &self.shared;
+        let upstream = shared.upstream.as_ref();
+        let upstream = upstream.map(|address| address.endpoint.to_string());
+        let view = shared.gate.view(LOCKS, WAITERS);
         json!({
             "now": unix_ms(),
             "version": env!("CARGO_PKG_VERSION"),
-            "up_ms": crate::clock::now().millis_since(*started),
+            "up_ms": crate::clock::now().millis_since(shared.started),
             "upstream": locked(&self.upstream).json(upstream.as_deref()),
-            "clients": clients(),
-            "max_clients": max_clients(),
-            "known": gate.known(),
+            "clients": shared.clients.load(Ordering::Relaxed),
+            "max_clients": shared.live.most_clients(),
+            "known": shared.gate.known(),
             "grants": counted.grants,
             "relayed": counted.relayed,
             "asked": counted.asked,

@@ -21,7 +21,7 @@ use super::{
     readers::{Events, Watch},
     readiness::Readiness,
 };
-use crate::telemetry::metrics::{CONTENT_TYPE, exposition};
+use crate::{server::metrics, session::Shared, telemetry::metrics::CONTENT_TYPE};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
@@ -47,6 +47,7 @@ const ALWAYS: [(HeaderName, &str); 6] = [
 pub(super) struct Routes {
     pub(super) readiness: Arc<Readiness>,
     pub(super) hosts: Hosts,
+    pub(super) shared: Arc<Shared>,
     pub(super) watch: Arc<Watch>,
     pub(super) stage: watch::Receiver<Stage>,
 }
@@ -97,7 +98,7 @@ impl Routes {
             Route::Health => text(StatusCode::OK, "ok\n"),
             Route::Ready => self.ready().await,
             Route::Metrics => {
-                let text = exposition::text(&self.watch.families());
+                let text = metrics::text(&self.shared);
                 answer(StatusCode::OK, CONTENT_TYPE, Answer::whole(text))
             }
             Route::Events | Route::File(..) if !self.hosts.allow(host(request)) => text(

@@ -16,7 +16,7 @@ pub fn text(shared: &Shared) -> String {
 }
 
 /// Returns all metrics before they are written as text.
-pub fn families(shared: &Shared) -> Vec<Family> {
+fn families(shared: &Shared) -> Vec<Family> {
     let mut families = about(shared);
     families.extend(shared.measured().families());
     families.extend(process::families(shared.started_at));

@@ -65,6 +65,11 @@ impl RelayMetrics {
         settle(&self.bytes_from_redis, traffic.from_redis);
     }
 
+    /// Returns the number of relayed commands.
+    pub fn commands(&self) -> u64 {
+        self.commands.get()
+    }
+
     /// Returns all families.
     pub fn families(&self) -> Vec<Family> {
         let (to, from) = (self.bytes_to_redis.get(), self.bytes_from_redis.get());

@@ -147,6 +147,11 @@ impl UpstreamMetrics {
         self.losses.count();
     }
 
+    /// Returns the number of commands that were sent.
+    pub fn commands(&self) -> u64 {
+        self.commands.iter().map(Counter::get).sum()
+    }
+
     /// Returns all families.
     pub fn families(&self) -> Vec<Family> {
         let commands = PURPOSES.iter().zip(&self.commands);
