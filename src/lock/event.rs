@@ -592,6 +592,25 @@ impl StoreRequest {
             Self::DeleteDead { dead, .. } => dead.user,
         }
     }
+
+    /// Returns the owner that the request may grant the lock, and the lease in milliseconds.
+    pub fn grants_to(&self) -> Option<(UserId, &Token, u64)> {
+        match self {
+            Self::Acquire {
+                user,
+                token,
+                lease_ms,
+                ..
+            }
+            | Self::Handover {
+                user,
+                to: token,
+                lease_ms,
+                ..
+            } => Some((*user, token, *lease_ms)),
+            _ => None,
+        }
+    }
 }
 
 /// A reply of the store.

@@ -1,7 +1,8 @@
 //! The lease that this instance granted, and the chain of handovers that it belongs to.
 
 use super::event::{
-    Deadline, EndReason, GrantKind, RequestId, Settings, Time, Token, UserId, WriteBack,
+    Dead, DeadToken, Deadline, EndReason, GrantKind, RequestId, Settings, Time, Token, UserId,
+    WriteBack,
 };
 use super::fault::{Fault, planted};
 
@@ -108,6 +109,19 @@ impl Lease {
             .deadline
             .map(|deadline| (deadline, self.expires_latest));
         self.shortened_from.max(now)
+    }
+
+    /// Returns the record of the token as dead, up to this deadline.
+    pub fn dead_token(&self, not_after: Option<Deadline>) -> DeadToken {
+        DeadToken {
+            token: self.token.clone(),
+            dead: Dead {
+                user: self.user,
+                not_after,
+                or_at: self.shortened_from.map(|(deadline, _)| deadline),
+            },
+            expires_latest: self.longest().map_or(self.expires_latest, |(_, at)| at),
+        }
     }
 
     /// Records that the lease still stands.

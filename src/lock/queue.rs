@@ -18,6 +18,10 @@
 //! would wait without a request of its own (`rights`). The lock passes from user to user in two steps, and equal tokens
 //! of different users count as different tokens.
 //!
+//! `store_replies` passes a reply on to the handler of its request: `grants`, `releases`, `extensions`, `renewal` (of
+//! checks), or `recovery`. `holder` records what the reply shows of the holder, and `in_flight` sends a request again
+//! that got no decision.
+//!
 //! A release becomes a handover if the next waiter has the same user: release and next grant in one step. A push is a
 //! hint that a cached holder is out of date, never a fact.
 //!
@@ -57,7 +61,7 @@ mod unsure;
 use holder::CachedHolder;
 use in_flight::{Dirty, InFlight, NOT_NOW_PAUSE_MS};
 use links::CutOff;
-use pending_ops::{Owner, PendingOp, PendingOps};
+use pending_ops::{PendingOp, PendingOps};
 pub use recovery::LAST_LOOK_PART;
 use rights::Rights;
 use unsure::Maker;
@@ -175,15 +179,7 @@ impl Queue {
                 user,
                 token,
             } => {
-                let give_up_at = context.give_up_at(asked_at);
-                let owner = Owner {
-                    request,
-                    user,
-                    token,
-                    give_up_at,
-                    after: self.store_requests,
-                    not_before: None,
-                };
+                let owner = self.owner(request, asked_at, (user, token), settings);
                 self.take_op(PendingOp::Unlock(owner), &mut context);
             }
             Event::Relock {
@@ -193,15 +189,7 @@ impl Queue {
                 token,
                 lease_ms,
             } => {
-                let give_up_at = context.give_up_at(asked_at);
-                let owner = Owner {
-                    request,
-                    user,
-                    token,
-                    give_up_at,
-                    after: self.store_requests,
-                    not_before: None,
-                };
+                let owner = self.owner(request, asked_at, (user, token), settings);
                 self.take_op(PendingOp::Relock(owner, lease_ms), &mut context);
             }
             Event::Gone {
@@ -374,9 +362,5 @@ struct Context<'a> {
 impl Context<'_> {
     fn reply(&mut self, request: RequestId, reply: Reply) {
         self.actions.push(Action::Reply { request, reply });
-    }
-
-    fn give_up_at(&self, asked_at: Time) -> Time {
-        asked_at.plus_millis(self.settings.answer_within_ms)
     }
 }

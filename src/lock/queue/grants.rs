@@ -1,8 +1,10 @@
 //! The store's replies to acquisitions and handovers: they grant a waiter the lock, or show its holder.
 
-use super::{Context, InFlight, Queue};
+use super::{Context, InFlight, Queue, Waiter};
 use crate::lock::{
-    event::{EndReason, Fence, GrantKind, LockMetric, Outcome, Refusal, Reply, StoreRequest},
+    event::{
+        Deadline, EndReason, Fence, GrantKind, LockMetric, Outcome, Refusal, Reply, StoreRequest,
+    },
     fault::{Fault, planted},
     lease::Lease,
 };
@@ -20,7 +22,6 @@ impl Queue {
         let StoreRequest::Acquire {
             user,
             token,
-            lease_ms,
             fence: asked_fence,
             bare,
             ..
@@ -35,35 +36,18 @@ impl Queue {
                 fence,
             } => {
                 let again = self.lease_of(*user, token).is_some();
-                // No new fence comes if the token keeps the fence it has.
-                let is_sure = fence.is_some() || matches!(asked_fence, Fence::NewUnless(_));
-                let fence_at = is_sure.then_some(deadline);
                 if !again {
-                    // The owner's own place is still among them.
-                    let others = self.waiters.len().saturating_sub(1);
-                    let rivals = self.backoff.turn_begins();
-                    if rivals >= CROWD {
-                        context.happened(LockMetric::Crowded { rivals });
-                    }
-                    self.streak.begin(context.now, others);
+                    self.turn_begins(context);
                 }
                 // Another instance may have granted the lock to a token that held it already, but not to a token that
                 // lockgate made and gave no client.
                 let ours = fresh || (in_flight.again && !again && !in_flight.explicit && !bare);
-                let deadline = ours.then_some(deadline);
-                let mut lease = self.new_lease(
-                    in_flight,
-                    (*user, token),
-                    *lease_ms,
-                    deadline,
-                    fence,
-                    context.now,
-                );
-                lease.fence_at = fence_at;
-                if !again && (fresh || *bare || in_flight.again) {
-                    lease.how = Some(GrantKind::Free);
-                }
-                self.granted(in_flight, lease, context);
+                // No new fence comes if the token keeps the fence it has.
+                let is_sure = fence.is_some() || matches!(asked_fence, Fence::NewUnless(_));
+                let fence = (fence, is_sure.then_some(deadline));
+                let how =
+                    (!again && (fresh || *bare || in_flight.again)).then_some(GrantKind::Free);
+                self.granted(in_flight, ours.then_some(deadline), fence, how, context);
             }
             Outcome::Held { holder, ttl_ms } => {
                 let is_ours = |lease: &Lease| Some(&lease.token) == holder.as_ref();
@@ -77,15 +61,10 @@ impl Queue {
                 self.held(holder, ttl_ms, context);
             }
             Outcome::Refused(error) => {
-                for waiting in self
-                    .waiters
-                    .take(*user, token)
-                    .map_or(Vec::new(), |(_, p)| p.requests)
-                {
-                    context.reply(
-                        waiting.request,
-                        Reply::Refused(Refusal::Store(error.clone())),
-                    );
+                let refused = self.waiters.take(*user, token).into_iter();
+                for waiting in refused.flat_map(|(_, waiter)| waiter.requests) {
+                    let reply = Reply::Refused(Refusal::Store(error.clone()));
+                    context.reply(waiting.request, reply);
                 }
                 self.doubt(in_flight);
                 // The store may refuse the fence but not the lock.
@@ -104,12 +83,6 @@ impl Queue {
         outcome: Outcome,
         context: &mut Context<'_>,
     ) {
-        let StoreRequest::Handover {
-            user, to, lease_ms, ..
-        } = &in_flight.store_request
-        else {
-            return;
-        };
         match outcome {
             Outcome::Granted {
                 deadline,
@@ -119,20 +92,10 @@ impl Queue {
                 self.tell(&in_flight, Reply::Done, context);
                 self.streak.hand_over();
                 self.released(&in_flight, EndReason::HandedOver, context);
-                let fence_at = fence.map(|_| deadline);
                 let ours = fresh || (in_flight.again && !in_flight.explicit);
-                let deadline = ours.then_some(deadline);
-                let mut lease = self.new_lease(
-                    &in_flight,
-                    (*user, to),
-                    *lease_ms,
-                    deadline,
-                    fence,
-                    context.now,
-                );
-                lease.fence_at = fence_at;
-                lease.how = Some(GrantKind::Handover);
-                self.granted(&in_flight, lease, context);
+                let fence = (fence, fence.map(|_| deadline));
+                let how = Some(GrantKind::Handover);
+                self.granted(&in_flight, ours.then_some(deadline), fence, how, context);
             }
             Outcome::Held { holder, ttl_ms } => {
                 self.not_released(&in_flight, context);
@@ -148,61 +111,87 @@ impl Queue {
         }
     }
 
-    /// Records that the token holds the lock, and replies to all requests at its place.
-    fn granted(&mut self, in_flight: &InFlight, mut lease: Lease, context: &mut Context<'_>) {
-        let (user, token) = (lease.user, lease.token.clone());
-        self.unsure.remove(&(user, token.clone()));
-        lease.explicit = in_flight.explicit;
-        let over = context.now >= lease.expires_earliest && !planted(Fault::ExpiredDelivered);
-        let waiter = self.waiters.of_owner(user, &token);
-        let wants_more = |waiter: &super::Waiter| {
-            waiter.lease_ms != lease.lease_ms
-                || (waiter.wants_fence() && lease.sure_fence().is_none())
+    /// Begins a chain of handovers: this instance acquired the free lock.
+    fn turn_begins(&mut self, context: &mut Context<'_>) {
+        let rivals = self.backoff.turn_begins();
+        if rivals >= CROWD {
+            context.happened(LockMetric::Crowded { rivals });
+        }
+        // The owner's own place is still among them.
+        let others = self.waiters.len().saturating_sub(1);
+        self.streak.begin(context.now, others);
+    }
+
+    /// Records the lease of the token that got the lock, and replies to all requests at its place. `deadline` is the one
+    /// that this instance set, and `fence` comes with the deadline at which it is certain.
+    fn granted(
+        &mut self,
+        in_flight: &InFlight,
+        deadline: Option<Deadline>,
+        (fence, fence_at): (Option<u64>, Option<Deadline>),
+        how: Option<GrantKind>,
+        context: &mut Context<'_>,
+    ) {
+        let Some((user, token, lease_ms)) = in_flight.store_request.grants_to() else {
+            return;
         };
-        if waiter.is_some_and(wants_more) {
-            // A request joined meanwhile and wants another lease or a fence: the queue requests the lock once more, as
-            // the holder.
-        } else if let Some((no, waiter)) = self.waiters.take(user, &token) {
-            lease.explicit = waiter.explicit;
+        let owner = (user, token);
+        let mut lease = self.new_lease(in_flight, owner, lease_ms, deadline, fence, context.now);
+        lease.fence_at = fence_at;
+        lease.how = how.or(lease.how);
+        lease.explicit = in_flight.explicit;
+        self.unsure.remove(&(user, token.clone()));
+        // If a request joined meanwhile and wants another lease or a fence, the queue requests the lock once more, as
+        // the holder.
+        let suffices = |waiter: &Waiter| {
+            waiter.lease_ms == lease.lease_ms
+                && (!waiter.wants_fence() || lease.sure_fence().is_some())
+        };
+        if self.waiters.of_owner(user, token).is_some_and(suffices)
+            && let Some((no, waiter)) = self.waiters.take(user, token)
+        {
             lease.waiter = Some(no);
-            let latest = waiter.requests.last().filter(|last| last.session && !over);
-            lease.session = latest.map(|last| last.request);
-            let joined = waiter
-                .requests
-                .len()
-                .min(match planted(Fault::JoinedNotAnswered) {
-                    true => 1,
-                    false => usize::MAX,
-                });
-            for waiting in &waiter.requests[..joined] {
-                let reply = if over {
-                    Reply::Refused(Refusal::Expired)
-                } else {
-                    lease.receivers += 1;
-                    Reply::Granted {
-                        token: token.clone(),
-                        until: lease.expires_earliest,
-                        since: lease.since,
-                        fence: lease.sure_fence().filter(|_| waiting.fence),
-                        session: lease.session == Some(waiting.request),
-                        how: match lease.how.take() {
-                            Some(GrantKind::Free) if self.held_at >= waiting.since => {
-                                GrantKind::Waited
-                            }
-                            how => how.unwrap_or(GrantKind::Again),
-                        },
-                    }
-                };
-                context.reply(waiting.request, reply);
-            }
+            self.grant_place(&mut lease, &waiter, context);
         }
         self.backoff.granted();
-        let orphaned = lease.receivers == 0 && self.waiters.of_owner(user, &token).is_none();
+        let orphaned = lease.receivers == 0 && self.waiters.of_owner(user, token).is_none();
         if orphaned && !planted(Fault::GoneGrantKept) {
             self.give_away(&lease);
         }
-        let lost = self.lease_of(user, &token).is_none();
+        let lost = self.lease_of(user, token).is_none();
         self.put_lease(Some(lease), lost, context);
         self.believe_lease(context);
+    }
+
+    /// Replies to all requests at the place whose token got the lock.
+    fn grant_place(&self, lease: &mut Lease, waiter: &Waiter, context: &mut Context<'_>) {
+        let over = context.now >= lease.expires_earliest && !planted(Fault::ExpiredDelivered);
+        lease.explicit = waiter.explicit;
+        let latest = waiter.requests.last().filter(|last| last.session && !over);
+        lease.session = latest.map(|last| last.request);
+        let most = match planted(Fault::JoinedNotAnswered) {
+            true => 1,
+            false => usize::MAX,
+        };
+        for waiting in waiter.requests.iter().take(most) {
+            if over {
+                context.reply(waiting.request, Reply::Refused(Refusal::Expired));
+                continue;
+            }
+            lease.receivers += 1;
+            let how = match lease.how.take() {
+                Some(GrantKind::Free) if self.held_at >= waiting.since => GrantKind::Waited,
+                how => how.unwrap_or(GrantKind::Again),
+            };
+            let reply = Reply::Granted {
+                token: lease.token.clone(),
+                until: lease.expires_earliest,
+                since: lease.since,
+                fence: lease.sure_fence().filter(|_| waiting.fence),
+                session: lease.session == Some(waiting.request),
+                how,
+            };
+            context.reply(waiting.request, reply);
+        }
     }
 }

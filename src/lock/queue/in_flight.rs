@@ -53,20 +53,10 @@ pub(super) struct Dirty {
 }
 
 impl InFlight {
-    /// Returns the owner that the request may grant the lock.
-    pub(super) fn grants_to(&self) -> Option<(UserId, &Token)> {
-        match &self.store_request {
-            StoreRequest::Acquire { user, token, .. }
-            | StoreRequest::Handover {
-                user, to: token, ..
-            } => Some((*user, token)),
-            _ => None,
-        }
-    }
-
     /// Returns whether the request may grant this owner the lock.
     pub(super) fn is_for(&self, whose: UserId, what: &Token) -> bool {
-        self.grants_to() == Some((whose, what))
+        let granted = self.store_request.grants_to();
+        granted.is_some_and(|(user, token, _)| user == whose && token == what)
     }
 
     /// Returns whether the request ends the lease of this owner.

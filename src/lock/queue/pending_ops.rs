@@ -21,8 +21,8 @@ use bytes::Bytes;
 use super::{CachedHolder, Context, InFlight, Queue};
 use crate::lock::{
     event::{
-        Deadline, Outcome, Refusal, Reply, RequestId, StoreRequest, StoreRequestId, Time, Token,
-        UserId, Wait,
+        Deadline, Outcome, Refusal, Reply, RequestId, Settings, StoreRequest, StoreRequestId, Time,
+        Token, UserId, Wait,
     },
     fault::{Fault, planted},
     lease::Lease,
@@ -307,6 +307,24 @@ impl News {
 }
 
 impl Queue {
+    /// Returns the client that claims by this request to hold the lock.
+    pub(super) fn owner(
+        &self,
+        request: RequestId,
+        asked_at: Time,
+        (user, token): (UserId, Token),
+        settings: &Settings,
+    ) -> Owner {
+        Owner {
+            request,
+            user,
+            token,
+            give_up_at: asked_at.plus_millis(settings.answer_within_ms),
+            after: self.store_requests,
+            not_before: None,
+        }
+    }
+
     /// Takes a pending operation. Refuses it if its user has too many, unless its token is known to hold the lock.
     pub(super) fn take_op(&mut self, op: PendingOp, context: &mut Context<'_>) {
         let is_full = self.ops.of_user(op.user()) >= context.settings.max_waiters;

@@ -4,10 +4,8 @@ use super::{Context, InFlight, Queue};
 use crate::lock::{
     event::{
         Action, Dead, DeadToken, EndReason, LockMetric, Outcome, Refusal, Reply, StoreRequest,
-        Token, UserId,
     },
     fault::{Fault, planted},
-    lease::Lease,
 };
 
 /// How long a token that was released here and granted elsewhere is remembered, in milliseconds.
@@ -54,15 +52,13 @@ impl Queue {
 
     /// Releases a lock that cannot be handed over; the next waiter then requests it.
     pub(super) fn release_instead(&mut self, in_flight: InFlight, context: &mut Context<'_>) {
-        let released = in_flight.released();
-        let Some((user, token, only_if)) = released.map(|(user, it, at)| (user, it.clone(), at))
-        else {
+        let Some((user, token, only_if)) = in_flight.released() else {
             return;
         };
         self.doubt(&in_flight);
         let store_request = StoreRequest::Release {
             user,
-            token,
+            token: token.clone(),
             only_if,
         };
         self.send(
@@ -79,8 +75,7 @@ impl Queue {
         let Some((user, token, _)) = in_flight.released() else {
             return;
         };
-        let (user, token) = (user, token.clone());
-        let lease = self.lease_of(user, &token);
+        let lease = self.lease_of(user, token);
         if lease.is_none() && self.may_yet_come(in_flight, context) {
             return;
         }
@@ -113,8 +108,7 @@ impl Queue {
         let Some((user, token, not_after)) = in_flight.released() else {
             return;
         };
-        let token = token.clone();
-        let lease = self.lease_of(user, &token);
+        let lease = self.lease_of(user, token);
         if !planted(Fault::ReleasedForgotten) {
             // A client may use its own token again elsewhere, though it should not. A token that lockgate made is
             // dead at any deadline.
@@ -123,45 +117,30 @@ impl Queue {
             let not_after = not_after
                 .or(set_here.and_then(|lease| lease.deadline))
                 .filter(|_| !planted(Fault::DeadWhateverDeadline));
-            let longest = lease.as_ref().and_then(Lease::longest);
-            let shortened = lease.as_ref().and_then(|lease| lease.shortened_from);
-            let or_at = shortened.map(|(deadline, _)| deadline);
-            let foreign = context.now.plus_millis(FOREIGN_LEASE_MS);
-            context.actions.push(Action::Dead {
-                dead_token: DeadToken {
-                    token: token.clone(),
-                    dead: Dead {
-                        user,
-                        not_after,
-                        or_at,
-                    },
-                    expires_latest: longest
-                        .map(|(_, expires_latest)| expires_latest)
-                        .or(lease.map(|lease| lease.expires_latest))
-                        .unwrap_or(foreign),
+            let foreign = || DeadToken {
+                token: token.clone(),
+                dead: Dead {
+                    user,
+                    not_after,
+                    or_at: None,
                 },
+                expires_latest: context.now.plus_millis(FOREIGN_LEASE_MS),
+            };
+            let ours = lease.as_ref().map(|lease| lease.dead_token(not_after));
+            context.actions.push(Action::Dead {
+                dead_token: ours.unwrap_or_else(foreign),
                 before_loss: in_flight.data_lost || in_flight.grace_ms.is_some(),
             });
         }
-        self.end_lease_of(user, &token, how, context);
+        // Its client gave the lease up, or does not count on it.
+        let kept = self.write_back_at.is_some() && planted(Fault::WrittenBackThoughReleased);
+        if let Some(lease) = lease.filter(|_| !kept) {
+            context.lease_over(&lease, how);
+            self.put_lease(None, false, context);
+        }
         if let Some(ms) = in_flight.grace_ms {
             // Another instance that granted the token may not know of its end, and write it back.
             self.look_again(user, ms, context);
-        }
-    }
-
-    /// Ends a lease that its client gave up or does not count on.
-    fn end_lease_of(
-        &mut self,
-        user: UserId,
-        token: &Token,
-        how: EndReason,
-        context: &mut Context<'_>,
-    ) {
-        let kept = self.write_back_at.is_some() && planted(Fault::WrittenBackThoughReleased);
-        if let Some(lease) = self.lease_of(user, token).filter(|_| !kept) {
-            context.lease_over(&lease, how);
-            self.put_lease(None, false, context);
         }
     }
 }

@@ -7,8 +7,8 @@
 use super::{Context, InFlight, Queue};
 use crate::lock::{
     event::{
-        Action, Dead, DeadToken, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal,
-        Reply, RequestId, StoreRequest, Time, Token, UserId,
+        Action, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal, Reply, RequestId,
+        StoreRequest, Time, Token, UserId,
     },
     fault::{Fault, planted},
     lease::{LATEST_RENEWAL, Lease, renewal},
@@ -269,15 +269,7 @@ impl Context<'_> {
         let counts = known && lease.expires_latest > self.now;
         if counts && !planted(Fault::LostForgotten) {
             self.actions.push(Action::Dead {
-                dead_token: DeadToken {
-                    token: lease.token.clone(),
-                    dead: Dead {
-                        user: lease.user,
-                        not_after,
-                        or_at: lease.shortened_from.map(|(deadline, _)| deadline),
-                    },
-                    expires_latest: lease.longest().map_or(lease.expires_latest, |(_, at)| at),
-                },
+                dead_token: lease.dead_token(not_after),
                 before_loss: false,
             });
         }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Context, InFlight, Queue, pending_ops::News};
 use crate::lock::{
-    event::{Dead, LockMetric, Outcome, StoreReply, StoreRequest},
+    event::{Dead, LinkId, LockMetric, Outcome, StoreReply, StoreRequest},
     fault::{Fault, planted},
 };
 
@@ -42,22 +42,11 @@ impl Queue {
             outcome = Outcome::Refused(error);
         }
         self.notice_extension(&in_flight, &outcome);
+        let dirty = in_flight.dirty.clone();
         match outcome {
-            Outcome::NoLink => {
-                let dirty = in_flight.dirty.clone();
-                self.not_sent(in_flight, context);
-                return self.heed(&dirty, context);
-            }
-            Outcome::Unknown => {
-                let dirty = in_flight.dirty.clone();
-                self.ask_again(in_flight, context);
-                return self.heed(&dirty, context);
-            }
-            Outcome::NotYet { ms } => {
-                let dirty = in_flight.dirty.clone();
-                self.ask_after_grace(in_flight, ms, context);
-                return self.heed(&dirty, context);
-            }
+            Outcome::NoLink => self.not_sent(in_flight, context),
+            Outcome::Unknown => self.ask_again(in_flight, context),
+            Outcome::NotYet { ms } => self.ask_after_grace(in_flight, ms, context),
             Outcome::NotNow(error) => return self.ask_later(in_flight, error, context),
             Outcome::Free if matches!(in_flight.store_request, StoreRequest::Acquire { .. }) => {
                 // This reply does not fit the request: the store does not work as it should.
@@ -67,10 +56,22 @@ impl Queue {
             | Outcome::Held { .. }
             | Outcome::Free
             | Outcome::WrongType(_)
-            | Outcome::Refused(_) => {
-                self.trouble = None;
-            }
+            | Outcome::Refused(_) => self.decided(in_flight, outcome, armed, dead, context),
         }
+        self.heed(&dirty, context);
+    }
+
+    /// Handles a reply that decides the request: the store executed or refused it.
+    fn decided(
+        &mut self,
+        mut in_flight: InFlight,
+        outcome: Outcome,
+        armed: Option<LinkId>,
+        dead: Option<Dead>,
+        context: &mut Context<'_>,
+    ) {
+        self.trouble = None;
+        in_flight.dirty.clear();
         if let (Some(dead), Outcome::Held { holder, .. }) = (dead, &outcome)
             && let Some(token) = holder
         {
@@ -88,9 +89,8 @@ impl Queue {
         if armed.is_some() {
             self.armed = armed;
         }
-        let dirty = std::mem::take(&mut in_flight.dirty);
         let news = News::of(&in_flight, &outcome);
-        let data_lost = in_flight.data_lost;
+        let (data_lost, grace_ms) = (in_flight.data_lost, in_flight.grace_ms);
         match &in_flight.store_request {
             StoreRequest::Acquire { .. } => self.acquire_replied(&in_flight, outcome, context),
             StoreRequest::Handover { .. } => self.handover_replied(in_flight, outcome, context),
@@ -114,6 +114,5 @@ impl Queue {
                 lease.check_at = Some(context.now);
             }
         }
-        self.heed(&dirty, context);
     }
 }

@@ -190,16 +190,10 @@ impl Queue {
         reply_to: Option<(RequestId, Time)>,
         context: &mut Context<'_>,
     ) {
-        let explicit = match &store_request {
-            StoreRequest::Acquire { user, token, .. }
-            | StoreRequest::Handover {
-                user, to: token, ..
-            } => self
-                .waiters
-                .of_owner(*user, token)
-                .is_some_and(|waiter| waiter.explicit),
-            _ => false,
-        };
+        let explicit = store_request.grants_to().is_some_and(|(user, token, _)| {
+            let waiter = self.waiters.of_owner(user, token);
+            waiter.is_some_and(|waiter| waiter.explicit)
+        });
         let again = match &store_request {
             StoreRequest::Acquire { user, token, .. } => {
                 self.unsure.remove(&(*user, token.clone())).is_some()

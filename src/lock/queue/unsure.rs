@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Context, InFlight, PendingOp, Queue};
 use crate::lock::{
-    event::{StoreRequest, Token, UserId},
+    event::{Token, UserId},
     fault::{Fault, planted},
 };
 
@@ -22,17 +22,14 @@ impl Queue {
     /// Records that the token of a request may hold the lock: the request is not sent again, but the store may have
     /// executed an earlier sending.
     pub(super) fn doubt(&mut self, in_flight: &InFlight) {
-        if let StoreRequest::Acquire { user, token, .. }
-        | StoreRequest::Handover {
-            user, to: token, ..
-        } = &in_flight.store_request
-            && in_flight.again
+        if let (Some((user, token, _)), true) =
+            (in_flight.store_request.grants_to(), in_flight.again)
         {
             let maker = match in_flight.explicit {
                 true => Maker::Client,
                 false => Maker::Lockgate,
             };
-            self.unsure.insert((*user, token.clone()), maker);
+            self.unsure.insert((user, token.clone()), maker);
         }
     }
 
