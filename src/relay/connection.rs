@@ -1,7 +1,6 @@
 //! One client's own connection to Redis, opened for its first ordinary command. Bytes pass unchanged in both
-//! directions. The relay counts the replies, so that a lock command knows when its turn has come. [`State`]
-//! keeps what they reveal about the connection (database, protocol, transaction …). A few replies get
-//! additions ([`amend`](super::rewrite)).
+//! directions. The relay counts the replies ([`ReplyForwarder`]), so that a lock command knows when its turn has
+//! come. [`State`] keeps what they reveal about the connection (database, protocol, transaction …).
 
 use std::{
     io,
@@ -16,10 +15,9 @@ use crate::{
         Instance,
         connector::Connector,
         local::information,
-        rewrite::ReplyRewriter,
-        state::{State, Uncountable, Visibility},
+        reply_forwarder::ReplyForwarder,
+        state::{State, Uncountable},
     },
-    resp::{ReplyScanner, reply::plain_reply},
     store::Later,
     telemetry::metrics::relays::{Open, Traffic},
     transport::{
@@ -34,24 +32,12 @@ pub(crate) struct Relay {
     link: Link,
     /// Bytes that wait for the connection to open.
     first: BytesMut,
-    replies: ReplyScanner,
-    /// The beginning of a reply, until its visibility is decided.
-    undecided: Undecided,
+    replies: ReplyForwarder,
     pub(crate) state: State,
-    amending: Amending,
     /// Traffic that is not counted yet.
     traffic: Traffic,
     /// No more bytes go to Redis.
     closing: bool,
-}
-
-/// The amendment of replies.
-#[derive(Default)]
-struct Amending {
-    /// The amender of the current reply.
-    reply: Option<Box<ReplyRewriter>>,
-    /// Number of fields in an entry of `COMMAND INFO`, once known.
-    fields: Option<usize>,
 }
 
 enum Link {
@@ -79,10 +65,8 @@ impl Relay {
             address,
             link: Link::None,
             first: BytesMut::new(),
-            replies: ReplyScanner::new(),
-            undecided: Undecided::default(),
+            replies: ReplyForwarder::new(),
             state: State::new(),
-            amending: Amending::default(),
             traffic: Traffic::default(),
             closing: false,
         }
@@ -95,7 +79,7 @@ impl Relay {
 
     /// Returns whether no reply or message has arrived in part.
     pub(crate) fn is_between_replies(&self) -> bool {
-        self.replies.between_replies() && !self.state.is_executing()
+        self.replies.is_between_replies() && !self.state.is_executing()
     }
 
     /// Returns whether anything was sent.
@@ -215,7 +199,7 @@ impl Relay {
         let mut moved = false;
         if reads {
             let (replies, state) = (&mut self.replies, &mut self.state);
-            let (undecided, amending) = (&mut self.undecided, &mut self.amending);
+            let section = || information::lockgate_section(&instance.facts());
             let mut refused = None;
             let counted = with_space(|space| {
                 let Poll::Ready(read) = pipe.poll_read(cx, space) else {
@@ -226,13 +210,7 @@ impl Relay {
                     refused = Some(error);
                     &[]
                 });
-                if state.amends() {
-                    let client = &mut client.outbox;
-                    return amending.count(replies, state, undecided, bytes, client, instance);
-                }
-                count(replies, state, undecided, bytes, |shown| {
-                    client.send(cx, shown)
-                })
+                replies.forward(state, bytes, &section, |shown| client.send(cx, shown))
             });
             counted.map_err(Broken::Uncountable)?;
             if pipe.ended {
@@ -248,260 +226,5 @@ impl Relay {
             }
         }
         Ok(moved)
-    }
-}
-
-/// Longest line that announces a number of elements, in bytes: `*-9223372036854775808\r\n`.
-const HEADER_BYTES: usize = 23;
-
-/// The beginning of an array, up to the end of its first line.
-#[derive(Debug, Default)]
-struct Undecided {
-    bytes: [u8; HEADER_BYTES],
-    len: usize,
-}
-
-impl Undecided {
-    fn add(&mut self, bytes: &[u8]) -> Result<(), Uncountable> {
-        let end = self.len + bytes.len();
-        let space = self.bytes.get_mut(self.len..end);
-        space.ok_or(Uncountable::Doubtful)?.copy_from_slice(bytes);
-        self.len = end;
-        Ok(())
-    }
-
-    fn take(&mut self) -> &[u8] {
-        &self.bytes[..std::mem::take(&mut self.len)]
-    }
-}
-
-/// Counts the replies in these bytes, and gives the client the visible ones.
-fn count(
-    replies: &mut ReplyScanner,
-    state: &mut State,
-    undecided: &mut Undecided,
-    bytes: &[u8],
-    mut show: impl FnMut(&[u8]),
-) -> Result<(), Uncountable> {
-    // Consecutive visible bytes are written as one piece.
-    let (mut shown_from, mut at) = (0, 0);
-    while at < bytes.len() {
-        if replies.between_replies() && undecided.len == 0 {
-            at += count_plain(state, &bytes[at..]);
-            if at == bytes.len() {
-                break;
-            }
-        }
-        let (count, visibility, received) = state.receive(replies, &bytes[at..]);
-        let from = at;
-        at += count;
-        match visibility {
-            Visibility::Shown if undecided.len > 0 => show(undecided.take()),
-            Visibility::Shown => {}
-            Visibility::Hidden | Visibility::Undecided => {
-                show(&bytes[shown_from..from]);
-                shown_from = at;
-            }
-        }
-        match visibility {
-            Visibility::Shown => {}
-            Visibility::Hidden => undecided.len = 0,
-            Visibility::Undecided => undecided.add(&bytes[from..at])?,
-        }
-        match received {
-            Ok(_) => {}
-            // Redis's reason for closing the connection.
-            Err(Uncountable::Unasked) => {
-                show(&bytes[shown_from..at]);
-                return Err(Uncountable::Unasked);
-            }
-            Err(error) => {
-                show(&bytes[shown_from..from.max(shown_from)]);
-                return Err(error);
-            }
-        }
-    }
-    show(&bytes[shown_from..]);
-    Ok(())
-}
-
-/// Counts the whole replies at the front that need no further inspection: nearly all. Returns their bytes.
-fn count_plain(state: &mut State, bytes: &[u8]) -> usize {
-    let (owed, mut at, mut came) = (state.plain_owed(), 0, 0);
-    while came < owed
-        && let Some(count) = plain_reply(&bytes[at..])
-    {
-        at += count;
-        came += 1;
-    }
-    state.received_plain(came);
-    at
-}
-
-impl Amending {
-    /// As [`count`], where some replies are to be amended.
-    fn count(
-        &mut self,
-        replies: &mut ReplyScanner,
-        state: &mut State,
-        undecided: &mut Undecided,
-        mut bytes: &[u8],
-        client: &mut BytesMut,
-        instance: &dyn Instance,
-    ) -> Result<(), Uncountable> {
-        let section = || information::lockgate_section(&instance.facts());
-        while let Some(&first) = bytes.first() {
-            if replies.between_replies() {
-                let amendment = state.amendment(first);
-                let rewriter = |it| Box::new(ReplyRewriter::new(it, state.protocol(), self.fields));
-                self.reply = amendment.map(rewriter);
-            }
-            let (consumed, visibility, received) = state.receive(replies, bytes);
-            let (piece, rest) = bytes.split_at(consumed);
-            bytes = rest;
-            if let Err(error) = received
-                && error != Uncountable::Unasked
-            {
-                return Err(error);
-            }
-            match (&mut self.reply, visibility) {
-                (Some(reply), _) => reply.pass(piece, client, &section),
-                (None, Visibility::Shown) => {
-                    client.extend_from_slice(undecided.take());
-                    client.extend_from_slice(piece);
-                }
-                (None, Visibility::Hidden) => undecided.len = 0,
-                (None, Visibility::Undecided) => undecided.add(piece)?,
-            }
-            if received?.is_some()
-                && let Some(reply) = self.reply.take()
-            {
-                self.fields = reply.end(client);
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::resp::{RequestScanner, Step};
-
-    fn sent(state: &mut State, commands: &[u8]) {
-        let (mut scanner, mut at) = (RequestScanner::new(), 0);
-        while at < commands.len() {
-            let (count, step) = scanner.scan(&commands[at..]);
-            at += count;
-            if step == Ok(Step::End) {
-                assert_eq!(state.sent(&scanner), Ok(()));
-            }
-        }
-    }
-
-    #[test]
-    fn hidden_replies_stay_hidden_however_the_bytes_are_cut() {
-        let pieces: [(&[u8], bool); 4] = [
-            (b"+OK\r\n", false),
-            (b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", true),
-            (b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n", true),
-            (b"*2\r\n$4\r\npong\r\n$0\r\n\r\n", false),
-        ];
-        let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.0.to_vec()).collect();
-        let shown = pieces.iter().filter(|piece| piece.1);
-        let shown: Vec<u8> = shown.flat_map(|piece| piece.0.to_vec()).collect();
-        for size in 1..=all.len() {
-            let (mut replies, mut state) = (ReplyScanner::new(), State::new());
-            let (mut undecided, mut client) = (Undecided::default(), BytesMut::new());
-            sent(&mut state, b"CLIENT REPLY OFF\nSUBSCRIBE a\nPING\n");
-            for bytes in all.chunks(size) {
-                let counted = count(&mut replies, &mut state, &mut undecided, bytes, |shown| {
-                    client.extend_from_slice(shown)
-                });
-                assert_eq!(counted, Ok(()));
-            }
-            assert_eq!(client, shown, "{size} bytes at a time");
-            assert!(state.settled());
-        }
-    }
-
-    /// The reply to `PUBLISH` has to be distinguished from a message only where one may come between the
-    /// elements of `EXEC`.
-    #[test]
-    fn a_publish_is_queued_as_an_ordinary_command_where_the_transaction_hears_nothing() {
-        for (subscribes, entries) in [(false, 1), (true, 2 * 100 + 1)] {
-            let (mut replies, mut state) = (ReplyScanner::new(), State::new());
-            let subscription: &[u8] = if subscribes { b"SUBSCRIBE a\n" } else { b"" };
-            let pairs = b"SET k 1\nPUBLISH a x\n".repeat(100);
-            let commands = [b"MULTI\n", subscription, &pairs].concat();
-            sent(&mut state, &commands);
-            let queued = b"+QUEUED\r\n".repeat(200 + usize::from(subscribes));
-            let bytes = [b"+OK\r\n", &queued[..]].concat();
-            let undecided = &mut Undecided::default();
-            assert_eq!(
-                count(&mut replies, &mut state, undecided, &bytes, |_| {}),
-                Ok(())
-            );
-            assert!(state.settled() && state.in_transaction());
-            assert_eq!(state.queued(), entries, "{subscribes}");
-            sent(&mut state, b"DISCARD\nMULTI\nPUBLISH a x\nSET k 1\n");
-            let bytes = b"+OK\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n";
-            assert_eq!(
-                count(&mut replies, &mut state, undecided, bytes, |_| {}),
-                Ok(())
-            );
-            assert_eq!(state.queued(), 1, "in a transaction of its own");
-        }
-    }
-
-    #[test]
-    fn a_row_of_commands_of_one_kind_is_remembered_in_one_place() {
-        let mut state = State::new();
-        sent(&mut state, &b"PUBLISH a x\n".repeat(1_000));
-        state.sent_plain(1_000_000);
-        sent(&mut state, &b"PUBLISH a x\n".repeat(1_000));
-        assert_eq!((state.owed(), state.owed_entries()), (1_002_000, 3));
-    }
-
-    #[test]
-    fn a_client_is_served_once_redis_answers_otherwise_than_by_an_error() {
-        let (mut replies, mut state) = (ReplyScanner::new(), State::new());
-        let mut read = |state: &mut State, bytes: &[u8]| {
-            count(
-                &mut replies,
-                state,
-                &mut Undecided::default(),
-                bytes,
-                |_| {},
-            )
-            .unwrap();
-            state.has_served()
-        };
-        sent(
-            &mut state,
-            b"GET a\nAUTH x\nGET a\nRESET\nSELECT 1\nAUTH x\n",
-        );
-        let noauth = b"-NOAUTH Authentication required.\r\n";
-        assert!(!read(&mut state, noauth) && !read(&mut state, b"-WRONGPASS no\r\n"));
-        assert!(read(&mut state, b"$-1\r\n"));
-        assert!(!read(&mut state, b"+RESET\r\n") && !read(&mut state, noauth));
-        assert!(read(&mut state, b"+OK\r\n"));
-    }
-
-    #[test]
-    fn a_blank_line_that_comes_late_spends_a_skip() {
-        let (mut replies, mut state) = (ReplyScanner::new(), State::new());
-        let (mut undecided, mut client) = (Undecided::default(), BytesMut::new());
-        let mut read = |state: &mut State, bytes| {
-            count(&mut replies, state, &mut undecided, bytes, |shown| {
-                client.extend_from_slice(shown)
-            })
-        };
-        sent(&mut state, b"CLIENT REPLY SKIP\n");
-        assert_eq!(read(&mut state, b"+OK\r\n"), Ok(()));
-        state.sent_blank();
-        sent(&mut state, b"PING\n");
-        assert_eq!(read(&mut state, b"+PONG\r\n"), Ok(()));
-        assert_eq!(&client[..], b"+PONG\r\n");
     }
 }

@@ -4,6 +4,7 @@
 pub mod connection;
 pub mod connector;
 pub mod local;
+mod reply_forwarder;
 pub mod rewrite;
 pub mod state;
 

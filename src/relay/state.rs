@@ -362,11 +362,6 @@ impl State {
         }
     }
 
-    /// Returns whether any reply is to be amended.
-    pub fn amends(&self) -> bool {
-        !self.amendments.is_empty()
-    }
-
     /// Returns how many entries the amendments add at most.
     pub fn amendment_weight(&self) -> usize {
         let amendments = self.amendments.iter().flatten();
