@@ -56,7 +56,7 @@ fn is_not_endless(state: &State) -> Result<(), Uncountable> {
 }
 
 /// Returns whether a command of this name may state the client's identity.
-pub(crate) fn is_login(name: &[u8]) -> bool {
+fn is_login(name: &[u8]) -> bool {
     matches!(name, b"AUTH" | b"HELLO")
 }
 
@@ -315,20 +315,26 @@ impl Backend {
         }
     }
 
-    /// As [`sent`](Self::sent), for a command whose arguments may name the client or its library.
-    pub(crate) fn sent_naming(
+    /// As [`sent`](Self::sent), for a command with these arguments: its reply may be amended, and it may state
+    /// the client's identity, its name or its library.
+    pub(crate) fn sent_whole(
         &mut self,
         command: &RequestScanner,
         arguments: &[Bytes],
     ) -> Result<(), Uncountable> {
-        match self {
-            Self::Relay(relay) => {
-                relay.count_commands(1);
-                relay.state.sent_naming(command, arguments)?;
-                is_not_endless(&relay.state)
-            }
-            Self::Local(_) => Ok(()),
+        if is_login(command.name()) {
+            return self.sent_login(command, arguments, arguments);
         }
+        let Self::Relay(relay) = self else {
+            return Ok(());
+        };
+        relay.count_commands(1);
+        if let Some(amendment) = Amendment::of(arguments) {
+            relay.state.sent_amended(amendment);
+            return Ok(());
+        }
+        relay.state.sent_naming(command, arguments)?;
+        is_not_endless(&relay.state)
     }
 
     /// Returns the client's name and library, as stated by the client.
@@ -336,14 +342,6 @@ impl Backend {
         match self {
             Self::Relay(relay) => relay.state.client_info(),
             Self::Local(local) => local.client_info(),
-        }
-    }
-
-    /// As [`sent`](Self::sent), for a command whose reply is to be amended.
-    pub(crate) fn sent_amended(&mut self, amendment: Amendment) {
-        if let Self::Relay(relay) = self {
-            relay.count_commands(1);
-            relay.state.sent_amended(amendment);
         }
     }
 

@@ -47,7 +47,7 @@ mod visibility;
 
 use client_info::ClientInfoCommands;
 use command::{Command, ReplyModeCommand};
-pub use command::{is_naming, is_plain, is_plain_in_any_case};
+pub use command::{is_plain, is_plain_in_any_case};
 pub use login::Identity;
 use login::Logins;
 pub use visibility::Visibility;
@@ -226,12 +226,11 @@ impl State {
         who: &[Bytes],
         called: &[Bytes],
     ) -> Result<(), Uncountable> {
-        let (before, names_before) = (self.logins_sent, self.names_sent);
-        self.sent(command)?;
+        let before = self.logins_sent;
+        self.sent_naming(command, called)?;
         if self.logins_sent > before {
             self.logins.sent(self.logins_sent, who);
         }
-        self.offer_name(names_before, called);
         Ok(())
     }
 
@@ -247,7 +246,13 @@ impl State {
     ) -> Result<(), Uncountable> {
         let before = self.names_sent;
         self.sent(command)?;
-        self.offer_name(before, arguments);
+        if let Some(number) = NonZeroU32::new(self.names_sent)
+            && self.names_sent != before
+            && (self.client_info.is_some() || ClientInfoCommands::is_in(arguments))
+        {
+            let client_info = self.client_info.get_or_insert_default();
+            client_info.sent(number, arguments);
+        }
         Ok(())
     }
 
@@ -548,18 +553,6 @@ impl State {
             next.get()
         };
         next
-    }
-
-    /// Keeps the name or library that the command just sent states, if it states any.
-    fn offer_name(&mut self, before: u32, arguments: &[Bytes]) {
-        if let Some(number) = NonZeroU32::new(self.names_sent)
-            && self.names_sent != before
-            && (self.client_info.is_some() || ClientInfoCommands::is_in(arguments))
-        {
-            self.client_info
-                .get_or_insert_default()
-                .sent(number, arguments);
-        }
     }
 
     fn push(&mut self, command: Command) {

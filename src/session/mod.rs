@@ -130,11 +130,13 @@ enum Frame {
     /// An ordinary command that is read whole before it passes.
     Kept,
     /// A command for the guard, read whole.
-    Login,
+    Guarded,
     /// A command of an unauthenticated client, skipped and refused at its end.
     Unauthenticated,
     /// A command too long to be kept whole, skipped and refused at its end.
     Excess,
+    /// HTTP: the client is dropped.
+    CrossProtocol,
 }
 
 /// The front of the connection.

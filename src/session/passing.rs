@@ -14,11 +14,7 @@ use crate::{
     command::{Verb, is_cross_protocol},
     error::NOAUTH,
     limits::LOCK_COMMAND_BYTES,
-    relay::{
-        is_login,
-        rewrite::{self, Amendment},
-        state::{State, Uncountable, is_naming, is_plain, is_plain_in_any_case},
-    },
+    relay::state::{State, Uncountable, is_plain, is_plain_in_any_case},
     resp::{RequestScanner, Step, arguments, plain_request},
 };
 
@@ -49,7 +45,7 @@ impl Session {
             match step {
                 Ok(Step::More) => {}
                 Ok(Step::Named) if self.frame == Frame::Ordinary => {}
-                Ok(Step::Named) if self.is_ordinary() => {
+                Ok(Step::Named) if self.classify() == Frame::Ordinary => {
                     self.frame = Frame::Ordinary;
                 }
                 Ok(Step::End) if self.frame == Frame::Ordinary => {
@@ -156,47 +152,37 @@ impl Session {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::More => {}
-            Step::Named if self.frame != Frame::Unnamed => {}
-            Step::Named => {
-                let name = self.scanner.name();
-                if is_cross_protocol(name) {
-                    return self.drop_client();
-                }
-                self.frame = if self.is_for_the_guard() {
-                    Frame::Login
-                } else if self.is_unauthenticated() {
-                    Frame::Unauthenticated
-                } else if Verb::of(name).is_some() {
-                    Frame::Lock
-                } else if self.backend.keeps(name) {
-                    Frame::Kept
-                } else {
-                    Frame::Ordinary
-                };
-            }
             Step::Blank => return self.blank(),
-            Step::End => {
-                let frame = std::mem::replace(&mut self.frame, Frame::Unnamed);
-                let is_long = self.frame_bytes() > self.most_bytes(frame);
-                return match frame {
-                    Frame::Excess => self.excess(),
-                    Frame::Login if is_long => self.excess(),
-                    Frame::Login => self.for_the_guard(),
-                    Frame::Unauthenticated => self.unauthenticated_command(),
-                    Frame::Unnamed if self.is_unauthenticated() => self.unauthenticated_command(),
-                    Frame::Lock if is_long => self.excess(),
-                    Frame::Lock => self.lock_command(),
-                    Frame::Kept => self.kept_command(),
-                    Frame::Unnamed | Frame::Ordinary if is_long && !self.backend.streams() => {
-                        self.excess();
-                    }
-                    Frame::Unnamed | Frame::Ordinary => self.ordinary_command(),
-                };
-            }
+            Step::End => return self.end_frame(),
+            Step::Named if self.frame == Frame::Unnamed => self.frame = self.classify(),
+            Step::Named | Step::More => {}
         }
+        self.continue_frame();
+    }
+
+    /// Returns the kind of the command whose name was just read.
+    fn classify(&self) -> Frame {
+        let name = self.scanner.name();
+        if is_cross_protocol(name) {
+            Frame::CrossProtocol
+        } else if self.is_for_the_guard() {
+            Frame::Guarded
+        } else if self.is_unauthenticated() {
+            Frame::Unauthenticated
+        } else if Verb::of(name).is_some() {
+            Frame::Lock
+        } else if self.backend.keeps(name) {
+            Frame::Kept
+        } else {
+            Frame::Ordinary
+        }
+    }
+
+    /// Decides on the part of a frame that was read.
+    fn continue_frame(&mut self) {
         let is_long = self.scanned - self.passing > self.most_bytes(self.frame);
         match self.frame {
+            Frame::CrossProtocol => self.drop_client(),
             Frame::Unnamed if is_long && self.is_unauthenticated() => {
                 self.frame = Frame::Unauthenticated
             }
@@ -208,20 +194,39 @@ impl Session {
             // A COMMAND of this length gets no amendment.
             Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
             Frame::Ordinary if self.backend.streams() => self.passing = self.scanned,
-            Frame::Ordinary | Frame::Lock | Frame::Login if is_long => self.frame = Frame::Excess,
+            Frame::Ordinary | Frame::Lock | Frame::Guarded if is_long => self.frame = Frame::Excess,
             Frame::Excess | Frame::Unauthenticated => drop(self.take_frame()),
             _ => {}
         }
     }
 
-    fn excess(&mut self) {
-        self.take_frame();
-        self.lookahead.turn(self.frame_bytes());
-        // The scanner has read what matters, though the frame was not kept.
-        if let Some(reply_mode_substitute) = self.backend.reply_mode_substitute(&self.scanner) {
-            self.backend.pass_on_own(reply_mode_substitute);
-            return self.sent();
+    /// Decides on a frame that was read to its end.
+    fn end_frame(&mut self) {
+        let frame = std::mem::replace(&mut self.frame, Frame::Unnamed);
+        let is_long = self.frame_bytes() > self.most_bytes(frame);
+        match frame {
+            Frame::Excess => self.excess(),
+            Frame::Lock | Frame::Guarded if is_long => self.excess(),
+            Frame::Lock => self.lock_command(),
+            Frame::Guarded => self.next_turn(),
+            Frame::Unauthenticated => {
+                self.take_command();
+                self.turn = Turn::Refusing(NOAUTH.to_owned());
+            }
+            Frame::Kept => self.kept_command(),
+            Frame::Ordinary if is_long && !self.backend.streams() => self.excess(),
+            Frame::Ordinary => self.ordinary_command(),
+            // Never: a name comes before the end of its frame.
+            Frame::Unnamed | Frame::CrossProtocol => self.drop_client(),
         }
+    }
+
+    fn excess(&mut self) {
+        // The scanner has read what matters, though the frame was not kept.
+        if let Some(substitute) = self.backend.reply_mode_substitute(&self.scanner) {
+            return self.substitute(substitute);
+        }
+        self.take_command();
         let text = if self.is_for_the_guard() {
             format!("ERR AUTH or HELLO has {LOCK_COMMAND_BYTES} bytes at most")
         } else if Verb::of(self.scanner.name()).is_some() {
@@ -276,16 +281,6 @@ impl Session {
         true
     }
 
-    /// Returns whether the command passes as it arrives.
-    fn is_ordinary(&self) -> bool {
-        let name = self.scanner.name();
-        is_plain(name)
-            || Verb::of(name).is_none()
-                && !self.backend.keeps(name)
-                && !self.is_for_the_guard()
-                && !is_cross_protocol(name)
-    }
-
     /// Sends the front of the inbox, up to the frame being read, to Redis.
     fn pass_on(&mut self) {
         if self.passing > 0 {
@@ -304,6 +299,18 @@ impl Session {
             self.client.inbox = BytesMut::new();
         }
         frame
+    }
+
+    /// Takes the command just read out of the inbox, and advances to the next one.
+    fn take_command(&mut self) -> Bytes {
+        let frame = self.take_frame();
+        self.lookahead.turn(self.frame_bytes());
+        frame
+    }
+
+    /// Lets the command just read start once everything before it is answered.
+    fn next_turn(&mut self) {
+        self.turn = Turn::Next(self.take_command());
     }
 
     fn blank(&mut self) {
@@ -357,8 +364,14 @@ impl Session {
         }
     }
 
+    /// Counts the command just read, or its substitute, which was sent to Redis.
     pub(super) fn sent(&mut self) {
-        if let Err(error) = self.backend.sent(&self.scanner) {
+        let counted = self.backend.sent(&self.scanner);
+        self.fail_uncountable(counted);
+    }
+
+    fn fail_uncountable(&mut self, counted: Result<(), Uncountable>) {
+        if let Err(error) = counted {
             self.fail(self.uncountable(error));
         }
     }
@@ -376,64 +389,27 @@ impl Session {
     }
 
     fn kept_command(&mut self) {
-        if let Some(amendment) = self.amendment() {
-            self.lookahead.turn(self.frame_bytes());
-            self.passing = self.scanned;
-            self.backend.sent_amended(amendment);
-        } else if let Some(arguments) = self.login() {
-            self.lookahead.turn(self.frame_bytes());
-            self.passing = self.scanned;
-            if let Err(error) = self
-                .backend
-                .sent_login(&self.scanner, &arguments, &arguments)
-            {
-                self.fail(format!("ERR {error}"));
-            }
-        } else if let Some(arguments) = self.naming() {
-            self.lookahead.turn(self.frame_bytes());
-            self.passing = self.scanned;
-            if let Err(error) = self.backend.sent_naming(&self.scanner, &arguments) {
-                self.fail(self.uncountable(error));
-            }
-        } else if let Some(reply_mode_substitute) =
-            self.backend.reply_mode_substitute(&self.scanner)
-        {
-            let frame = self.take_frame();
-            self.lookahead.turn(frame.len());
-            self.backend.pass_on_own(reply_mode_substitute);
-            self.sent();
-        } else if self.backend.may_become_pipe(&self.scanner) {
-            let frame = self.take_frame();
-            self.lookahead.turn(frame.len());
-            self.turn = Turn::Next(frame);
-        } else {
-            self.ordinary_command();
+        if self.backend.may_become_pipe(&self.scanner) {
+            return self.next_turn();
         }
+        if let Some(substitute) = self.backend.reply_mode_substitute(&self.scanner) {
+            return self.substitute(substitute);
+        }
+        let arguments = self.arguments_read();
+        self.lookahead.turn(self.frame_bytes());
+        self.passing = self.scanned;
+        let counted = match arguments {
+            Some(arguments) => self.backend.sent_whole(&self.scanner, &arguments),
+            None => self.backend.sent(&self.scanner),
+        };
+        self.fail_uncountable(counted);
     }
 
-    /// Returns the amendment of the reply to the command just read.
-    fn amendment(&self) -> Option<Amendment> {
-        if !rewrite::is_amended(self.scanner.name()) {
-            return None;
-        }
-        Amendment::of(&self.arguments_read()?)
-    }
-
-    /// Returns the arguments of the command just read, if it may state the client's identity.
-    fn login(&self) -> Option<Vec<Bytes>> {
-        if !is_login(self.scanner.name()) {
-            return None;
-        }
-        self.arguments_read()
-    }
-
-    /// Returns the arguments of the command just read, if it may name the client or its library.
-    fn naming(&self) -> Option<Vec<Bytes>> {
-        let says = self.scanner.argument_beginning(1)?;
-        if self.scanner.name() != b"CLIENT" || !is_naming(says) {
-            return None;
-        }
-        self.arguments_read()
+    /// Sends Redis this command in place of the one just read.
+    fn substitute(&mut self, command: &[u8]) {
+        self.take_command();
+        self.backend.pass_on_own(command);
+        self.sent();
     }
 
     /// Returns the arguments of the command just read, unless it exceeds `LOCK_COMMAND_BYTES`.
@@ -443,19 +419,6 @@ impl Session {
             return None;
         }
         arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES).ok()
-    }
-
-    fn for_the_guard(&mut self) {
-        let frame = self.take_frame();
-        self.lookahead.turn(frame.len());
-        self.turn = Turn::Next(frame);
-    }
-
-    /// Refuses a command of an unauthenticated client.
-    fn unauthenticated_command(&mut self) {
-        self.take_frame();
-        self.lookahead.turn(self.frame_bytes());
-        self.turn = Turn::Refusing(NOAUTH.to_owned());
     }
 
     fn lock_command(&mut self) {

@@ -140,11 +140,6 @@ pub fn is_plain_in_any_case(name: &[u8]) -> bool {
     is_plain(upper)
 }
 
-/// Returns whether this subcommand of `CLIENT` names the client or its library.
-pub fn is_naming(subcommand: &[u8]) -> bool {
-    c_equal(subcommand, b"SETNAME") || c_equal(subcommand, b"SETINFO")
-}
-
 impl Command {
     /// Classifies a command. `None`: which command runs depends on chance in Redis's hash tables.
     pub(super) fn of(command: &RequestScanner) -> Option<Self> {
