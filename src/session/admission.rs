@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Session, Turn, answer};
+use super::{Session, answer, turn::Turn};
 use crate::{
     auth::identity::{Credentials, User},
     clock,

@@ -7,7 +7,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Session, Turn};
+use super::{Session, turn::Turn};
 use crate::{
     auth::guard::{self, Guard},
     limits::LOCK_COMMAND_BYTES,
@@ -39,25 +39,20 @@ impl Session {
         self.turn = Turn::Settling;
         match self.scanner.name() {
             b"QUIT" => {
-                self.answer_here("OK");
-                (self.left, self.closing) = (true, true);
+                self.answer_at_once(|out, protocol| Writer::new(out, protocol).status("OK"));
+                self.left = true;
+                self.close();
             }
             b"RESET"
                 if self.is_unauthenticated()
                     && self.backend.streams()
                     && !self.backend.is_used() =>
             {
-                self.answer_here("RESET");
+                self.answer_at_once(|out, protocol| Writer::new(out, protocol).status("RESET"));
             }
             b"RESET" => self.hand_on(&frame, &[]),
             _ => self.log_in(&frame),
         }
-    }
-
-    /// Replies in place of the backend, which need not get the command.
-    fn answer_here(&mut self, status: &str) {
-        self.hides_reply = self.backend.hides_reply();
-        self.write_answer(|out, protocol| Writer::new(out, protocol).status(status));
     }
 
     fn log_in(&mut self, frame: &Bytes) {
@@ -82,8 +77,7 @@ impl Session {
                 if text == guard::WRONG_PASS {
                     self.shared.counters().wrong_passwords.count();
                 }
-                self.hides_reply = self.backend.hides_reply();
-                self.write_answer(|out, protocol| answer::error(out, protocol, &text));
+                self.answer_at_once(|out, protocol| answer::error(out, protocol, &text));
             }
         }
     }

@@ -9,7 +9,11 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Frame, Running, Session, Turn, Waiting, answer};
+use super::{
+    Frame, Session, answer,
+    lifecycle::Stage,
+    turn::{Running, Turn, Waiting},
+};
 use crate::{
     clock,
     command::{Command, CommandError, parse},
@@ -240,7 +244,7 @@ impl Session {
     pub(super) fn await_gate(&mut self, cx: &mut Context<'_>, mut running: Running) -> bool {
         if let Poll::Ready(answer) = Pin::new(&mut running.pending).poll(cx) {
             let waited = running.waiting.is_some();
-            if self.client.ended && waited && !matches!(answer, Answer::Granted(_)) {
+            if self.stage != Stage::Open && waited && !matches!(answer, Answer::Granted(_)) {
                 self.abandon();
             } else {
                 self.turn = Turn::Answered(answer);
@@ -269,7 +273,7 @@ impl Session {
                 );
                 self.lookahead = lookahead;
             }
-            if self.client.ended && !waiting.stopped {
+            if self.stage != Stage::Open && !waiting.stopped {
                 waiting.stopped = true;
                 running.pending.stop_waiting();
                 moved = true;
@@ -286,7 +290,7 @@ impl Session {
     pub(super) fn answer(&mut self, answer: Answer) -> bool {
         let busy = !self.client.is_written() && self.client.inbox.is_empty();
         let is_grant = matches!(answer, Answer::Granted(_));
-        if !self.may_answer() || (is_grant && busy && !self.mute) {
+        if !self.may_answer() || (is_grant && busy && !self.stage.is_mute()) {
             return self.stay(Turn::Answered(answer));
         }
         match answer {
@@ -325,13 +329,19 @@ impl Session {
         true
     }
 
+    /// Writes the reply to a command that lockgate answers without running it.
+    pub(super) fn answer_at_once(&mut self, write: impl FnOnce(&mut BytesMut, Protocol)) -> bool {
+        self.hides_reply = self.backend.hides_reply();
+        self.write_answer(write)
+    }
+
     /// Drops the commands of a client that left a waiting `LOCK` or cannot be served any longer. Every
     /// `UNLOCK` among them runs if its meaning is known.
     pub(super) fn abandon(&mut self) {
         let turn = std::mem::replace(&mut self.turn, Turn::Open);
         let lookahead = std::mem::take(&mut self.lookahead);
         let rest = std::mem::take(&mut self.client.inbox).freeze();
-        self.client.ended = true;
+        self.end_reading();
         (self.scanned, self.passing) = (0, 0);
         if !self.backend.changes_nothing() {
             self.frame = Frame::Unnamed;

@@ -9,7 +9,10 @@ use std::task::Context;
 use bytes::{Bytes, BytesMut};
 use tracing::warn;
 
-use super::{Frame, Running, Session, Turn};
+use super::{
+    Frame, Session,
+    turn::{Running, Turn},
+};
 use crate::{
     command::{Verb, is_cross_protocol},
     error::NOAUTH,
@@ -267,7 +270,7 @@ impl Session {
             );
         }
         self.drop_unread();
-        self.client.ended = true;
+        self.end_reading();
         self.turn = Turn::Dropping;
     }
 
@@ -277,7 +280,7 @@ impl Session {
     fn drop_unguarded(&mut self) -> bool {
         self.client.inbox.clear();
         (self.scanned, self.passing) = (0, 0);
-        self.closing = true;
+        self.close();
         true
     }
 
@@ -356,9 +359,10 @@ impl Session {
         let frame = self.take_frame();
         match arguments(&frame, LOCK_COMMAND_BYTES) {
             Ok(arguments) => {
-                self.closing |=
-                    self.backend
-                        .answer(&arguments, &mut self.client.outbox, &*self.shared);
+                let out = &mut self.client.outbox;
+                if self.backend.answer(&arguments, out, &*self.shared) {
+                    self.close();
+                }
             }
             Err(error) => self.fail(format!("ERR {error}")),
         }

@@ -16,7 +16,7 @@ use std::{
 use tokio::time::Sleep;
 use tracing::warn;
 
-use super::{Session, Turn};
+use super::{Session, turn::Turn};
 use crate::limits::READ_BYTES;
 
 /// Longest time that a client may take nothing while its commands cannot proceed before it reads. (With some
@@ -86,7 +86,7 @@ impl Session {
 
     /// Closes a client that takes nothing for too long.
     pub(super) fn look_for_starvation(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.closing || !self.waits_for_room() || self.keeps_more() {
+        if self.is_closing() || !self.waits_for_room() || self.keeps_more() {
             self.starved = None;
             return false;
         }
