@@ -27,7 +27,7 @@ impl Session {
     /// Returns whether the command whose name was read is for the guard.
     pub(super) fn is_for_the_guard(&self) -> bool {
         self.shared.guard.is_some()
-            && match self.scanner.name() {
+            && match self.requests.scanner.name() {
                 b"AUTH" | b"HELLO" | b"RESET" => true,
                 b"QUIT" => self.is_unauthenticated(),
                 _ => false,
@@ -37,7 +37,7 @@ impl Session {
     /// Starts a command for the guard.
     pub(super) fn enter(&mut self, frame: Bytes) {
         self.turn = Turn::Settling;
-        match self.scanner.name() {
+        match self.requests.scanner.name() {
             b"QUIT" => {
                 self.answer_at_once(|out, protocol| Writer::new(out, protocol).status("OK"));
                 self.left = true;
@@ -90,7 +90,10 @@ impl Session {
                 .pass_on(&mut BytesMut::from(command), command.len());
             let called = arguments(&Bytes::copy_from_slice(command), LOCK_COMMAND_BYTES);
             let called = called.unwrap_or_default();
-            if let Err(error) = self.backend.sent_login(&self.scanner, says, &called) {
+            if let Err(error) = self
+                .backend
+                .sent_login(&self.requests.scanner, says, &called)
+            {
                 self.fail(format!("ERR {error}"));
             }
             return;

@@ -95,7 +95,7 @@ impl Session {
     /// Records that the client's socket is broken: the grants being written did not reach it.
     pub(super) fn mute(&mut self) {
         self.left = true;
-        self.delivering = Delivering::default();
+        self.replies.delivering = Delivering::default();
         self.stage = match self.is_closing() {
             true => Stage::Over,
             false => Stage::Mute,
@@ -105,7 +105,7 @@ impl Session {
     /// Gives up on the client. That does not count as the client leaving.
     pub(super) fn give_up(&mut self) {
         self.abandon();
-        self.delivering = Delivering::default();
+        self.replies.delivering = Delivering::default();
         self.stage = Stage::Over;
     }
 
@@ -116,7 +116,7 @@ impl Session {
 
     pub(super) fn is_over(&self) -> bool {
         // A grant belongs to the client once its reply is written, even an empty one (`CLIENT REPLY OFF`).
-        let is_written = || self.client.is_written() && self.delivering.is_empty();
+        let is_written = || self.client.is_written() && self.replies.delivering.is_empty();
         let is_done = || self.is_done() && self.backend.is_over();
         match self.stage {
             Stage::Open => false,
@@ -218,7 +218,7 @@ impl Session {
         if self.draining
             && self.stage == Stage::Open
             && !self.bound_leases.any()
-            && self.delivering.is_empty()
+            && self.replies.delivering.is_empty()
         {
             self.end();
             return true;

@@ -10,8 +10,9 @@ use std::{
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    Frame, Session, answer,
+    Session, answer,
     lifecycle::Stage,
+    requests::Frame,
     turn::{Running, Turn, Waiting},
 };
 use crate::{
@@ -33,7 +34,7 @@ impl Session {
         if self.is_for_the_guard() {
             return self.enter(frame);
         }
-        if self.backend.may_become_pipe(&self.scanner) {
+        if self.backend.may_become_pipe(&self.requests.scanner) {
             self.backend.reply_mode_on();
             self.turn = Turn::Settling;
             return self.give_to_redis(frame);
@@ -119,7 +120,9 @@ impl Session {
             counters.refused_leases.count();
             return Err(error::short_session(least_ms));
         }
-        let bound = self.bound_leases.with_early(self.delivering.sessions());
+        let bound = self
+            .bound_leases
+            .with_early(self.replies.delivering.sessions());
         let is_full = bound >= shared.limits.session_locks;
         if is_full
             && !self
@@ -254,16 +257,16 @@ impl Session {
         let mut moved = false;
         if let Some(waiting) = &mut running.waiting {
             // Other sessions run between two scans.
-            let some = self.lookahead.len() + LOOKED_AT_ONCE;
-            moved = self.lookahead.status(
-                &self.client.inbox,
+            let some = self.requests.lookahead.len() + LOOKED_AT_ONCE;
+            moved = self.requests.lookahead.status(
+                &self.requests.inbox,
                 &self.shared.bounds,
                 some.min(self.shared.limits.pipelined_commands),
             );
             self.yields |= moved;
             if moved || !waiting.looked {
                 let anew = !std::mem::replace(&mut waiting.looked, true);
-                let mut lookahead = std::mem::take(&mut self.lookahead);
+                let mut lookahead = std::mem::take(&mut self.requests.lookahead);
                 lookahead.overtake(
                     &waiting.key,
                     waiting.token.as_ref(),
@@ -271,7 +274,7 @@ impl Session {
                     |command| self.start(command),
                     |token| running.pending.unlock_behind(token.clone()),
                 );
-                self.lookahead = lookahead;
+                self.requests.lookahead = lookahead;
             }
             if self.stage != Stage::Open && !waiting.stopped {
                 waiting.stopped = true;
@@ -288,7 +291,7 @@ impl Session {
     /// its client has taken everything before it; otherwise its lease might expire meanwhile. It does not
     /// wait if more commands stand behind it: the client may read nothing before it has sent them all.
     pub(super) fn answer(&mut self, answer: Answer) -> bool {
-        let busy = !self.client.is_written() && self.client.inbox.is_empty();
+        let busy = !self.client.is_written() && self.requests.inbox.is_empty();
         let is_grant = matches!(answer, Answer::Granted(_));
         if !self.may_answer() || (is_grant && busy && !self.stage.is_mute()) {
             return self.stay(Turn::Answered(answer));
@@ -305,7 +308,7 @@ impl Session {
                 if self.left {
                     self.late.push(grant);
                 } else {
-                    self.delivering.push(self.client.end(), grant);
+                    self.replies.delivering.push(self.client.end(), grant);
                 }
                 true
             }
@@ -339,12 +342,12 @@ impl Session {
     /// `UNLOCK` among them runs if its meaning is known.
     pub(super) fn abandon(&mut self) {
         let turn = std::mem::replace(&mut self.turn, Turn::Open);
-        let lookahead = std::mem::take(&mut self.lookahead);
-        let rest = std::mem::take(&mut self.client.inbox).freeze();
+        let lookahead = std::mem::take(&mut self.requests.lookahead);
+        let rest = std::mem::take(&mut self.requests.inbox).freeze();
         self.end_reading();
-        (self.scanned, self.passing) = (0, 0);
+        self.requests.clear();
         if !self.backend.changes_nothing() {
-            self.frame = Frame::Unnamed;
+            self.requests.frame = Frame::Unnamed;
             return;
         }
         let run = |command: &Command| drop(self.start(command));
@@ -352,9 +355,9 @@ impl Session {
             Lookahead::default().each_unlock(frame, &self.shared.bounds, run);
         }
         // Inside an ordinary command the start of the next frame is unknown.
-        if self.frame != Frame::Ordinary {
+        if self.requests.frame != Frame::Ordinary {
             lookahead.each_unlock(&rest, &self.shared.bounds, run);
         }
-        self.frame = Frame::Unnamed;
+        self.requests.frame = Frame::Unnamed;
     }
 }

@@ -28,8 +28,7 @@ use crate::{
     limits::{LEAST_BUFFER_BYTES, LINE_BYTES},
     lock::{Time, UserId},
     relay::{Backend, connection::Broken},
-    resp::RequestScanner,
-    session::{bound_leases::BoundLeases, budget::Share, idle::Idle, lookahead::Lookahead},
+    session::{bound_leases::BoundLeases, budget::Share, idle::Idle},
     transport::{
         pipe::{Pipe, with_space},
         stream::Stream,
@@ -48,6 +47,7 @@ mod lifecycle;
 mod locking;
 mod lookahead;
 mod passing;
+mod requests;
 mod shared;
 mod turn;
 mod unread;
@@ -57,6 +57,7 @@ pub use shared::{Shared, Warnings, serve};
 use admission::Admitted;
 use delivering::Delivering;
 use lifecycle::Stage;
+use requests::Requests;
 use turn::Turn;
 use unread::Starved;
 
@@ -67,20 +68,9 @@ pub(crate) struct Session {
     admitted: Option<Admitted>,
     client: Pipe,
     backend: Backend,
-    scanner: RequestScanner,
-    /// Bytes at the front of the inbox that go to Redis.
-    passing: usize,
-    /// Bytes of the inbox that were scanned.
-    scanned: usize,
-    frame: Frame,
+    requests: Requests,
     turn: Turn,
-    lookahead: Lookahead,
-    /// Grants whose replies are being written.
-    delivering: Delivering,
-    /// The budget taken for unread replies beyond `limits.relay_bytes`.
-    share: Share,
-    /// Set while the budget allows no more unread replies that the client's commands depend on.
-    starved: Option<Starved>,
+    replies: Replies,
     /// Grants to a client that closed. They hold while the commands behind them run.
     late: Vec<Grant>,
     stage: Stage,
@@ -107,23 +97,14 @@ pub(crate) struct Session {
     relay_full: bool,
 }
 
-/// The kind of the frame being read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Frame {
-    /// Its name has not been read.
-    Unnamed,
-    Ordinary,
-    Lock,
-    /// An ordinary command that is read whole before it passes.
-    Kept,
-    /// A command for the guard, read whole.
-    Guarded,
-    /// A command of an unauthenticated client, skipped and refused at its end.
-    Unauthenticated,
-    /// A command too long to be kept whole, skipped and refused at its end.
-    Excess,
-    /// HTTP: the client is dropped.
-    CrossProtocol,
+/// What the client has not read, beside the bytes in the outbox.
+struct Replies {
+    /// Grants whose replies are being written.
+    delivering: Delivering,
+    /// The budget taken for unread replies beyond `limits.relay_bytes`.
+    share: Share,
+    /// Set while the budget allows no more unread replies that the client's commands depend on.
+    starved: Option<Starved>,
 }
 
 impl Session {
@@ -145,15 +126,13 @@ impl Session {
             admitted: None,
             client,
             backend,
-            scanner: RequestScanner::new(),
-            passing: 0,
-            scanned: 0,
-            frame: Frame::Unnamed,
+            requests: Requests::default(),
             turn: Turn::Open,
-            lookahead: Lookahead::default(),
-            delivering: Delivering::default(),
-            share: Share::none_of(Arc::clone(&shared.budget)),
-            starved: None,
+            replies: Replies {
+                delivering: Delivering::default(),
+                share: Share::none_of(Arc::clone(&shared.budget)),
+                starved: None,
+            },
             late: Vec::new(),
             stage: Stage::Open,
             left: false,
@@ -208,8 +187,8 @@ impl Session {
             _ => self.shared.limits.pipelined_bytes,
         };
         self.stage == Stage::Open
-            && self.client.inbox.len() < most
-            && self.lookahead.len() < self.shared.limits.pipelined_commands
+            && self.requests.inbox.len() < most
+            && self.requests.lookahead.len() < self.shared.limits.pipelined_commands
     }
 
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
@@ -220,7 +199,7 @@ impl Session {
             match self.client.poll_read(cx, space) {
                 Poll::Ready(Ok(bytes)) => {
                     let passed = self.pass_through(cx, bytes);
-                    self.client.inbox.extend_from_slice(&bytes[passed..]);
+                    self.requests.inbox.extend_from_slice(&bytes[passed..]);
                 }
                 Poll::Ready(Err(_)) => self.mute(),
                 Poll::Pending => return false,
@@ -247,7 +226,7 @@ impl Session {
         let flushed = self.client.poll_flush(cx);
         if self.client.unwritten() < before {
             self.linger = None;
-            self.starved = None;
+            self.replies.starved = None;
             if let Some(idle) = &mut self.idle {
                 idle.heard();
             }
@@ -261,14 +240,14 @@ impl Session {
 
     /// Delivers the grants whose replies were written.
     fn deliver(&mut self) {
-        if self.delivering.is_empty() {
+        if self.replies.delivering.is_empty() {
             if matches!(self.turn, Turn::Open) {
                 self.bound_leases.all_are_written();
             }
             return;
         }
         let written = self.client.on_its_way();
-        while let Some(grant) = self.delivering.take_written(written) {
+        while let Some(grant) = self.replies.delivering.take_written(written) {
             if let Some(bound) = grant.delivered() {
                 self.bound_leases.add(bound);
             }

@@ -6,11 +6,12 @@
 
 use std::task::Context;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tracing::warn;
 
 use super::{
-    Frame, Session,
+    Session,
+    requests::{Frame, Requests},
     turn::{Running, Turn},
 };
 use crate::{
@@ -25,8 +26,8 @@ impl Session {
     /// The path of most bytes: forwards ordinary commands that were just read, with nothing kept before them,
     /// to Redis without the inbox. Returns how many bytes passed.
     pub(super) fn pass_through(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> usize {
-        let is_next = matches!(self.turn, Turn::Open) && self.client.inbox.is_empty();
-        let named = matches!(self.frame, Frame::Unnamed | Frame::Ordinary);
+        let is_next = matches!(self.turn, Turn::Open) && self.requests.inbox.is_empty();
+        let named = matches!(self.requests.frame, Frame::Unnamed | Frame::Ordinary);
         if !is_next || !named || self.backend.is_plain_pipe() || self.is_unauthenticated() {
             return 0;
         }
@@ -35,7 +36,7 @@ impl Session {
         }
         let (mut read, mut passing, mut doubt) = (0, 0, None::<String>);
         while read < bytes.len() && self.has_room(passing) {
-            if self.frame == Frame::Unnamed && self.scanner.between_frames() {
+            if self.requests.frame == Frame::Unnamed && self.requests.scanner.between_frames() {
                 let plain = self.count_plain(&bytes[read..], passing);
                 if plain > 0 {
                     read += plain;
@@ -43,16 +44,16 @@ impl Session {
                     continue;
                 }
             }
-            let (count, step) = self.scanner.scan(&bytes[read..]);
+            let (count, step) = self.requests.scanner.scan(&bytes[read..]);
             read += count;
             match step {
                 Ok(Step::More) => {}
-                Ok(Step::Named) if self.frame == Frame::Ordinary => {}
+                Ok(Step::Named) if self.requests.frame == Frame::Ordinary => {}
                 Ok(Step::Named) if self.classify() == Frame::Ordinary => {
-                    self.frame = Frame::Ordinary;
+                    self.requests.frame = Frame::Ordinary;
                 }
-                Ok(Step::End) if self.frame == Frame::Ordinary => {
-                    self.frame = Frame::Unnamed;
+                Ok(Step::End) if self.requests.frame == Frame::Ordinary => {
+                    self.requests.frame = Frame::Unnamed;
                     passing = read;
                     doubt = self.count_ordinary().err();
                     if doubt.is_some() || self.backend.is_plain_pipe() || self.quits() {
@@ -60,20 +61,20 @@ impl Session {
                     }
                 }
                 // Redis already has the front of this frame.
-                Err(error) if self.frame == Frame::Ordinary => {
+                Err(error) if self.requests.frame == Frame::Ordinary => {
                     self.shared.counters().protocol_errors.count();
                     doubt = Some(format!("ERR {error}"));
                     break;
                 }
                 _ => break,
             }
-            if self.frame == Frame::Ordinary {
+            if self.requests.frame == Frame::Ordinary {
                 passing = read;
             }
         }
         if passing < read {
             // The inbox is scanned from the start of this frame.
-            self.scanner = RequestScanner::new();
+            self.requests.scanner = RequestScanner::new();
         }
         if let Some(pipe) = self.backend.pipe() {
             pipe.send(cx, &bytes[..passing]);
@@ -96,7 +97,7 @@ impl Session {
     /// Counts the whole commands at the front that need no further inspection: nearly all. Returns their
     /// bytes; `passing` bytes are on their way already.
     fn count_plain(&mut self, bytes: &[u8], passing: usize) -> usize {
-        if !self.lookahead.is_empty() {
+        if !self.requests.lookahead.is_empty() {
             return 0;
         }
         let under_way = self.backend.backlog() + passing;
@@ -117,26 +118,23 @@ impl Session {
 
     /// Scans the inbox: ordinary commands pass, a lock command takes the next turn.
     pub(super) fn dispatch(&mut self) -> bool {
-        let before = self.client.inbox.len() - self.scanned;
+        let before = self.requests.unscanned();
         while matches!(self.turn, Turn::Open)
-            && self.scanned < self.client.inbox.len()
-            && self.has_room(self.passing)
+            && self.requests.unscanned() > 0
+            && self.has_room(self.requests.passing)
             && (self.backend.streams() || self.keeps_more())
         {
             if self.backend.is_plain_pipe() {
                 if self.shared.guard.is_some() {
                     return self.drop_unguarded();
                 }
-                self.scanned = self.client.inbox.len();
-                self.passing = self.scanned;
+                self.requests.pass_all();
                 break;
             }
-            if self.scanner.between_frames() && self.is_unauthenticated() {
-                self.scanner.begin_strangers();
+            if self.requests.scanner.between_frames() && self.is_unauthenticated() {
+                self.requests.scanner.begin_strangers();
             }
-            let (count, step) = self.scanner.scan(&self.client.inbox[self.scanned..]);
-            self.scanned += count;
-            match step {
+            match self.requests.scan() {
                 Ok(step) => self.step(step),
                 Err(error) => {
                     self.shared.counters().protocol_errors.count();
@@ -145,7 +143,7 @@ impl Session {
             }
         }
         self.pass_on();
-        self.client.inbox.len() - self.scanned < before
+        self.requests.unscanned() < before
     }
 
     /// Returns whether more may go to Redis, beside `passing` bytes on their way.
@@ -157,7 +155,9 @@ impl Session {
         match step {
             Step::Blank => return self.blank(),
             Step::End => return self.end_frame(),
-            Step::Named if self.frame == Frame::Unnamed => self.frame = self.classify(),
+            Step::Named if self.requests.frame == Frame::Unnamed => {
+                self.requests.frame = self.classify()
+            }
             Step::Named | Step::More => {}
         }
         self.continue_frame();
@@ -165,7 +165,7 @@ impl Session {
 
     /// Returns the kind of the command whose name was just read.
     fn classify(&self) -> Frame {
-        let name = self.scanner.name();
+        let name = self.requests.scanner.name();
         if is_cross_protocol(name) {
             Frame::CrossProtocol
         } else if self.is_for_the_guard() {
@@ -183,21 +183,25 @@ impl Session {
 
     /// Decides on the part of a frame that was read.
     fn continue_frame(&mut self) {
-        let is_long = self.scanned - self.passing > self.most_bytes(self.frame);
-        match self.frame {
+        let is_long = self.requests.part().len() > self.most_bytes(self.requests.frame);
+        match self.requests.frame {
             Frame::CrossProtocol => self.drop_client(),
             Frame::Unnamed if is_long && self.is_unauthenticated() => {
-                self.frame = Frame::Unauthenticated
+                self.requests.frame = Frame::Unauthenticated
             }
             // No part of a line passes before its end, where its name is known.
-            Frame::Unnamed | Frame::Kept if self.scanner.is_inline() => {}
+            Frame::Unnamed | Frame::Kept if self.requests.scanner.is_inline() => {}
             // No lock command has a name of this length. But a guard lets no unknown command pass.
-            Frame::Unnamed if is_long && self.shared.guard.is_some() => self.frame = Frame::Excess,
-            Frame::Kept if is_long && self.must_be_whole() => self.frame = Frame::Excess,
+            Frame::Unnamed if is_long && self.shared.guard.is_some() => {
+                self.requests.frame = Frame::Excess
+            }
+            Frame::Kept if is_long && self.must_be_whole() => self.requests.frame = Frame::Excess,
             // A COMMAND of this length gets no amendment.
-            Frame::Unnamed | Frame::Kept if is_long => self.frame = Frame::Ordinary,
-            Frame::Ordinary if self.backend.streams() => self.passing = self.scanned,
-            Frame::Ordinary | Frame::Lock | Frame::Guarded if is_long => self.frame = Frame::Excess,
+            Frame::Unnamed | Frame::Kept if is_long => self.requests.frame = Frame::Ordinary,
+            Frame::Ordinary if self.backend.streams() => self.requests.pass_scanned(),
+            Frame::Ordinary | Frame::Lock | Frame::Guarded if is_long => {
+                self.requests.frame = Frame::Excess
+            }
             Frame::Excess | Frame::Unauthenticated => drop(self.take_frame()),
             _ => {}
         }
@@ -205,8 +209,8 @@ impl Session {
 
     /// Decides on a frame that was read to its end.
     fn end_frame(&mut self) {
-        let frame = std::mem::replace(&mut self.frame, Frame::Unnamed);
-        let is_long = self.frame_bytes() > self.most_bytes(frame);
+        let frame = std::mem::replace(&mut self.requests.frame, Frame::Unnamed);
+        let is_long = self.requests.frame_bytes() > self.most_bytes(frame);
         match frame {
             Frame::Excess => self.excess(),
             Frame::Lock | Frame::Guarded if is_long => self.excess(),
@@ -226,13 +230,13 @@ impl Session {
 
     fn excess(&mut self) {
         // The scanner has read what matters, though the frame was not kept.
-        if let Some(substitute) = self.backend.reply_mode_substitute(&self.scanner) {
+        if let Some(substitute) = self.backend.reply_mode_substitute(&self.requests.scanner) {
             return self.substitute(substitute);
         }
         self.take_command();
         let text = if self.is_for_the_guard() {
             format!("ERR AUTH or HELLO has {LOCK_COMMAND_BYTES} bytes at most")
-        } else if Verb::of(self.scanner.name()).is_some() {
+        } else if Verb::of(self.requests.scanner.name()).is_some() {
             self.shared.counters().refused_lock_commands.count();
             let most = self.shared.bounds.command_bytes;
             format!("ERR a lock command has {most} bytes at most (limits.lock_command_bytes)")
@@ -247,7 +251,7 @@ impl Session {
     }
 
     fn must_be_whole(&self) -> bool {
-        self.backend.streams() && State::must_be_whole(&self.scanner)
+        self.backend.streams() && State::must_be_whole(&self.requests.scanner)
     }
 
     /// Returns the longest frame of this kind that is read whole, in bytes.
@@ -278,36 +282,30 @@ impl Session {
     /// lockgate does not scan these bytes, and a command among them might change the client's identity, which
     /// only the guard may do.
     fn drop_unguarded(&mut self) -> bool {
-        self.client.inbox.clear();
-        (self.scanned, self.passing) = (0, 0);
+        self.requests.clear();
         self.close();
         true
     }
 
     /// Sends the front of the inbox, up to the frame being read, to Redis.
     fn pass_on(&mut self) {
-        if self.passing > 0 {
-            self.backend.pass_on(&mut self.client.inbox, self.passing);
-            self.scanned -= self.passing;
-            self.passing = 0;
+        let Requests { inbox, passing, .. } = &mut self.requests;
+        if *passing > 0 {
+            self.backend.pass_on(inbox, *passing);
+            self.requests.passed();
         }
     }
 
     /// Takes the frame just read out of the inbox.
     pub(super) fn take_frame(&mut self) -> Bytes {
         self.pass_on();
-        let frame = self.client.inbox.split_to(self.scanned).freeze();
-        self.scanned = 0;
-        if self.client.inbox.is_empty() {
-            self.client.inbox = BytesMut::new();
-        }
-        frame
+        self.requests.take_scanned()
     }
 
     /// Takes the command just read out of the inbox, and advances to the next one.
     fn take_command(&mut self) -> Bytes {
         let frame = self.take_frame();
-        self.lookahead.turn(self.frame_bytes());
+        self.requests.lookahead.turn(self.requests.frame_bytes());
         frame
     }
 
@@ -317,38 +315,35 @@ impl Session {
     }
 
     fn blank(&mut self) {
-        self.lookahead.passed_blank(self.scanned - self.passing);
+        let blank = self.requests.part().len();
+        self.requests.lookahead.passed_blank(blank);
         if self.backend.streams() && self.backend.is_used() {
-            self.passing = self.scanned;
+            self.requests.pass_scanned();
             self.backend.sent_blank();
         } else {
             self.take_frame();
         }
     }
 
-    pub(super) fn frame_bytes(&self) -> usize {
-        usize::try_from(self.scanner.frame_bytes()).unwrap_or(usize::MAX)
-    }
-
     /// Counts an ordinary command that was read to its end; its reply is now owed.
     fn count_ordinary(&mut self) -> Result<(), String> {
-        self.lookahead.turn(self.frame_bytes());
-        if is_plain(self.scanner.name()) {
+        self.requests.lookahead.turn(self.requests.frame_bytes());
+        if is_plain(self.requests.scanner.name()) {
             self.backend.sent_plain(1);
             return Ok(());
         }
-        if self.scanner.name() == b"QUIT" {
+        if self.requests.scanner.name() == b"QUIT" {
             self.left = true;
             self.turn = Turn::Quitting;
         }
-        let counted = self.backend.sent(&self.scanner);
+        let counted = self.backend.sent(&self.requests.scanner);
         counted.map_err(|error| self.uncountable(error))
     }
 
     fn ordinary_command(&mut self) {
         let counted = self.count_ordinary();
         if self.backend.streams() {
-            self.passing = self.scanned;
+            self.requests.pass_scanned();
             if let Err(text) = counted {
                 self.fail(text);
             } else if self.quits() {
@@ -370,7 +365,7 @@ impl Session {
 
     /// Counts the command just read, or its substitute, which was sent to Redis.
     pub(super) fn sent(&mut self) {
-        let counted = self.backend.sent(&self.scanner);
+        let counted = self.backend.sent(&self.requests.scanner);
         self.fail_uncountable(counted);
     }
 
@@ -393,18 +388,18 @@ impl Session {
     }
 
     fn kept_command(&mut self) {
-        if self.backend.may_become_pipe(&self.scanner) {
+        if self.backend.may_become_pipe(&self.requests.scanner) {
             return self.next_turn();
         }
-        if let Some(substitute) = self.backend.reply_mode_substitute(&self.scanner) {
+        if let Some(substitute) = self.backend.reply_mode_substitute(&self.requests.scanner) {
             return self.substitute(substitute);
         }
-        let arguments = self.arguments_read();
-        self.lookahead.turn(self.frame_bytes());
-        self.passing = self.scanned;
+        let arguments = self.requests.arguments();
+        self.requests.lookahead.turn(self.requests.frame_bytes());
+        self.requests.pass_scanned();
         let counted = match arguments {
-            Some(arguments) => self.backend.sent_whole(&self.scanner, &arguments),
-            None => self.backend.sent(&self.scanner),
+            Some(arguments) => self.backend.sent_whole(&self.requests.scanner, &arguments),
+            None => self.backend.sent(&self.requests.scanner),
         };
         self.fail_uncountable(counted);
     }
@@ -416,18 +411,9 @@ impl Session {
         self.sent();
     }
 
-    /// Returns the arguments of the command just read, unless it exceeds `LOCK_COMMAND_BYTES`.
-    fn arguments_read(&self) -> Option<Vec<Bytes>> {
-        let frame = &self.client.inbox[self.passing..self.scanned];
-        if frame.len() > LOCK_COMMAND_BYTES {
-            return None;
-        }
-        arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES).ok()
-    }
-
     fn lock_command(&mut self) {
         let frame = self.take_frame();
-        self.turn = match self.lookahead.turn(frame.len()) {
+        self.turn = match self.requests.lookahead.turn(frame.len()) {
             // It overtook: its answer has arrived or is on its way.
             Some(pending) => {
                 self.hides_reply = self.backend.hides_reply();
@@ -448,7 +434,6 @@ impl Session {
     /// Drops the client's commands behind those that were scanned.
     fn drop_unread(&mut self) {
         self.pass_on();
-        self.client.inbox.clear();
-        self.scanned = 0;
+        self.requests.clear();
     }
 }

@@ -136,7 +136,7 @@ impl Session {
 
     /// Returns whether all bytes read have had their turn.
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.turn, Turn::Open) && self.scanned == self.client.inbox.len()
+        matches!(self.turn, Turn::Open) && self.requests.unscanned() == 0
     }
 
     /// Returns whether a `LOCK` waits.

@@ -36,7 +36,7 @@ pub(super) struct Starved {
 impl Session {
     /// Returns the bytes that wait for the client to read, including the memory for grants.
     fn unread(&self) -> usize {
-        self.client.unwritten() + self.delivering.bytes()
+        self.client.unwritten() + self.replies.delivering.bytes()
     }
 
     /// Returns whether one more piece may be kept for the client.
@@ -46,7 +46,7 @@ impl Session {
         let Some(over) = unread.checked_sub(self.shared.limits.relay_bytes) else {
             return true;
         };
-        over < self.share.bytes() || self.is_let_in() && self.share.grow(READ_BYTES)
+        over < self.replies.share.bytes() || self.is_let_in() && self.replies.share.grow(READ_BYTES)
     }
 
     /// Returns whether the client has authenticated, where it has to. Nothing is kept for one that has not.
@@ -58,7 +58,9 @@ impl Session {
     pub(super) fn keep_less(&mut self) {
         let unread = self.unread();
         let over = unread.saturating_sub(self.shared.limits.relay_bytes);
-        self.share.shrink_to(over.next_multiple_of(READ_BYTES));
+        self.replies
+            .share
+            .shrink_to(over.next_multiple_of(READ_BYTES));
     }
 
     /// Returns whether to read from Redis.
@@ -87,10 +89,10 @@ impl Session {
     /// Closes a client that takes nothing for too long.
     pub(super) fn look_for_starvation(&mut self, cx: &mut Context<'_>) -> bool {
         if self.is_closing() || !self.waits_for_room() || self.keeps_more() {
-            self.starved = None;
+            self.replies.starved = None;
             return false;
         }
-        let starved = self.starved.get_or_insert_with(|| Starved {
+        let starved = self.replies.starved.get_or_insert_with(|| Starved {
             since: Instant::now(),
             status: Box::pin(tokio::time::sleep(ASK_AGAIN)),
         });

@@ -1,4 +1,4 @@
-//! One socket with its two buffers. Bytes stay in a buffer only as long as they must; an idle connection has
+//! One socket with its write buffer. Bytes stay in the buffer only as long as they must; an idle connection has
 //! no buffer.
 
 use std::{
@@ -35,12 +35,10 @@ pub(crate) fn with_space<T>(f: impl FnOnce(&mut [u8]) -> T) -> T {
     SPACE.with_borrow_mut(|space| f(space))
 }
 
-/// A socket with the bytes read from it and not yet used, and the bytes to be written to it.
+/// A socket with the bytes to be written to it.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     stream: Stream,
-    /// Bytes that were read and not yet used.
-    pub(crate) inbox: BytesMut,
     /// Bytes to be written, after those set aside.
     pub(crate) outbox: BytesMut,
     /// Bytes to be written first, in pieces.
@@ -68,11 +66,9 @@ impl Pipe {
     /// The socket refuses options: it is closed already.
     pub(crate) fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nodelay()?;
-        let (inbox, outbox) = (BytesMut::new(), BytesMut::new());
         Ok(Self {
             stream,
-            inbox,
-            outbox,
+            outbox: BytesMut::new(),
             aside: VecDeque::new(),
             aside_bytes: 0,
             read: 0,
@@ -241,7 +237,7 @@ impl Pipe {
         self.stream.is_closed_behind_unread()
     }
 
-    /// Moves the first `count` bytes of the inbox `from` to this outbox, without copying where possible.
+    /// Moves the first `count` bytes of `from` to this outbox, without copying where possible.
     pub(crate) fn pass_on(&mut self, from: &mut BytesMut, count: usize) {
         if self.outbox.is_empty() {
             self.outbox = from.split_to(count);
