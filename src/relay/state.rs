@@ -41,6 +41,7 @@ use crate::{
 
 mod client_info;
 mod command;
+mod command_queue;
 mod login;
 mod replies;
 mod visibility;
@@ -48,18 +49,12 @@ mod visibility;
 use client_info::ClientInfoCommands;
 use command::{Command, ReplyModeCommand};
 pub use command::{is_plain, is_plain_in_any_case};
+use command_queue::CommandQueue;
 pub use login::Identity;
 use login::Logins;
+use replies::Subscriptions;
+use visibility::ReplyMode;
 pub use visibility::Visibility;
-
-/// Goes to Redis in place of the other two.
-const CLIENT_REPLY_ON: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n";
-const CLIENT_REPLY_OFF: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n";
-const CLIENT_REPLY_SKIP: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n";
-
-/// A longer queue returns its memory when it is empty: thousands of connections are idle, and each was busy
-/// once.
-const KEPT_CAPACITY: usize = 16;
 
 /// The meaning of a whole reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,38 +85,19 @@ pub enum Uncountable {
     Endless,
 }
 
-/// The effect of `CLIENT REPLY`, in Redis's own three flags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct ReplyMode {
-    /// No command gets a reply from now on.
-    off: bool,
-    /// The current command gets no reply.
-    skip: bool,
-    /// The next command gets no reply.
-    skip_next: bool,
-}
-
-/// The numbers of subscriptions, as Redis counts them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Subscriptions {
-    channels: u64,
-    patterns: u64,
-    shard_channels: u64,
-}
-
 /// The state of one client's connection to Redis.
 #[derive(Debug, Clone, Default)]
 pub struct State {
     /// Commands that were forwarded and not answered, the oldest first.
-    owed: VecDeque<Command>,
+    owed: CommandQueue,
     /// The number of commands in `owed`, each of a merged row counted.
     commands_owed: usize,
     /// The amendments of the replies to each [`Command::Amended`] in `owed`; `None` once one has begun.
     amendments: VecDeque<Option<Amendment>>,
     /// Commands queued in the open transaction.
-    queued: VecDeque<Command>,
+    queued: CommandQueue,
     /// Commands of the `EXEC` at the front of `owed` whose replies are still to come.
-    executing: VecDeque<Command>,
+    executing: CommandQueue,
     /// Confirmations still to come for the oldest command; `None` before the first.
     confirmations: Option<u64>,
     in_transaction: bool,
@@ -153,17 +129,6 @@ impl State {
     /// Creates the state of a new connection.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Returns the command to forward instead of this one, whose end was just read: Redis must not suppress
-    /// replies.
-    pub fn reply_mode_substitute(command: &RequestScanner) -> Option<&'static [u8]> {
-        match Command::of(command) {
-            Some(Command::Reply(ReplyModeCommand::Off | ReplyModeCommand::Skip)) => {
-                Some(CLIENT_REPLY_ON)
-            }
-            _ => None,
-        }
     }
 
     /// Returns whether the command, of which only a part may have been read, must be whole before it goes to
@@ -267,7 +232,7 @@ impl State {
         if !self.uncountable {
             self.one_shot_pending = false;
             self.commands_owed += count;
-            Self::push_merged(&mut self.owed, Command::Ordinary(count as u64));
+            self.owed.push(Command::Ordinary(count as u64));
         }
     }
 
@@ -279,18 +244,18 @@ impl State {
             && self.executing.is_empty()
             && self.reply_mode == ReplyMode::default();
         match self.owed.front() {
-            Some(Command::Ordinary(count)) if is_plain => *count,
+            Some(Command::Ordinary(count)) if is_plain => count,
             _ => 0,
         }
     }
 
     /// Records the arrival of `count` such replies.
     pub fn received_plain(&mut self, count: u64) {
-        if let (Some(Command::Ordinary(owed)), Some(but_one)) =
-            (self.owed.front_mut(), count.checked_sub(1))
+        if let (Some(Command::Ordinary(_)), Some(but_one)) =
+            (self.owed.front(), count.checked_sub(1))
         {
             self.has_served = true;
-            *owed -= but_one;
+            self.owed.take_ordinary(but_one);
             self.commands_owed -= but_one as usize;
             self.pop();
         }
@@ -312,7 +277,7 @@ impl State {
         match self.owed.back() {
             None => self.reply_mode.skip = false,
             Some(Command::Reply(ReplyModeCommand::Skip) | Command::Exec) => {
-                self.owed.push_back(Command::Blank);
+                self.owed.push(Command::Blank);
             }
             Some(_) => {}
         }
@@ -398,30 +363,34 @@ impl State {
     /// Returns whether none of the replies owed changes the meaning of later commands.
     pub fn changes_nothing(&self) -> bool {
         let mut in_transaction = self.in_transaction;
-        let all = self.queued.iter().chain(&self.executing).chain(&self.owed);
-        let none_does = all.into_iter().all(|command| match command {
-            Command::Ordinary(_)
-            | Command::Amended
-            | Command::ClientInfoCommands { .. }
-            | Command::Reply(_)
-            | Command::Nobodys
-            | Command::Publish(_)
-            | Command::Blank => true,
-            Command::Confirm { .. } | Command::ConfirmAll { .. } => {
-                self.protocol == Protocol::Resp3
-            }
-            Command::Multi | Command::Exec | Command::Discard => {
-                in_transaction = matches!(command, Command::Multi);
-                true
-            }
-            Command::Select(_)
-            | Command::Auth { .. }
-            | Command::Hello { .. }
-            | Command::Reset
-            | Command::Monitor
-            | Command::Debug
-            | Command::Stream => false,
-        });
+        let executing = self.executing.iter().chain(self.owed.iter());
+        let none_does = self
+            .queued
+            .iter()
+            .chain(executing)
+            .all(|command| match command {
+                Command::Ordinary(_)
+                | Command::Amended
+                | Command::ClientInfoCommands { .. }
+                | Command::Reply(_)
+                | Command::Nobodys
+                | Command::Publish(_)
+                | Command::Blank => true,
+                Command::Confirm { .. } | Command::ConfirmAll { .. } => {
+                    self.protocol == Protocol::Resp3
+                }
+                Command::Multi | Command::Exec | Command::Discard => {
+                    in_transaction = matches!(command, Command::Multi);
+                    true
+                }
+                Command::Select(_)
+                | Command::Auth { .. }
+                | Command::Hello { .. }
+                | Command::Reset
+                | Command::Monitor
+                | Command::Debug
+                | Command::Stream => false,
+            });
         none_does && !in_transaction && !self.uncountable && !self.subscribed()
     }
 
@@ -497,39 +466,6 @@ impl State {
         !self.login_in_doubt
     }
 
-    /// Where [`State::settled`]: returns whether replies are off (`CLIENT REPLY OFF`).
-    pub fn replies_off(&self) -> bool {
-        self.reply_mode.off
-    }
-
-    /// Where [`State::settled`]: returns whether the next command gets no reply (`CLIENT REPLY OFF` or
-    /// `SKIP`).
-    pub fn silences_next(&self) -> bool {
-        self.reply_mode.off || self.reply_mode.skip
-    }
-
-    /// Where [`State::settled`]: records that the next command does not go to Redis. Returns whether it gets
-    /// no reply.
-    pub fn take_hides_reply(&mut self) -> bool {
-        let hides_reply = self.silences_next();
-        self.reply_mode.skip = false;
-        hides_reply
-    }
-
-    /// Where [`State::settled`]: stops hiding replies. Returns the bytes that Redis has to get before a
-    /// command whose replies cannot be hidden.
-    pub fn silences_for_good(&mut self) -> Option<&'static [u8]> {
-        let reply_mode = if self.reply_mode.off {
-            CLIENT_REPLY_OFF
-        } else if self.reply_mode.skip {
-            CLIENT_REPLY_SKIP
-        } else {
-            return None;
-        };
-        self.uncountable = true;
-        Some(reply_mode)
-    }
-
     /// Returns whether the last forwarded command takes effect on the next one (`CLIENT CACHING`, `ASKING`).
     /// If that is a lock command, another command must spend the effect upstream.
     pub fn one_shot_pending(&self) -> bool {
@@ -557,16 +493,7 @@ impl State {
 
     fn push(&mut self, command: Command) {
         self.commands_owed += 1;
-        Self::push_merged(&mut self.owed, command);
-    }
-
-    /// Appends a command. Ordinary commands in a row take one entry, as does a row of `PUBLISH`.
-    fn push_merged(queue: &mut VecDeque<Command>, command: Command) {
-        match (queue.back_mut(), command) {
-            (Some(Command::Ordinary(before)), Command::Ordinary(more))
-            | (Some(Command::Publish(before)), Command::Publish(more)) => *before += more,
-            _ => queue.push_back(command),
-        }
+        self.owed.push(command);
     }
 
     /// Records that Redis has queued a command in the open transaction.
@@ -577,26 +504,26 @@ impl State {
             Command::Publish(times) if !self.may_hear => Command::Ordinary(times),
             other => other,
         };
-        Self::push_merged(&mut self.queued, command);
+        self.queued.push(command);
     }
 
     /// Returns the oldest command, or that of a running `EXEC`.
     fn head(&self) -> Option<Command> {
-        self.executing.front().or(self.owed.front()).copied()
+        self.executing.front().or(self.owed.front())
     }
 
     /// Removes the oldest command, which has had all its replies.
     fn pop(&mut self) {
         self.confirmations = None;
         if !self.executing.is_empty() {
-            take_one(&mut self.executing);
+            self.executing.take_one();
             if !self.executing.is_empty() {
                 return;
             }
             // That was the last command of its EXEC.
         }
         self.commands_owed = self.commands_owed.saturating_sub(1);
-        if take_one(&mut self.owed) == Some(Command::Amended) {
+        if self.owed.take_one() == Some(Command::Amended) {
             self.amendments.pop_front();
             if self.amendments.is_empty() {
                 // Few clients send a second such command.
@@ -605,7 +532,7 @@ impl State {
         }
         self.reply_mode.next_command();
         while let Some(Command::Blank) = self.owed.front() {
-            self.owed.pop_front();
+            self.owed.take_one();
             self.reply_mode.next_command();
         }
     }
@@ -618,7 +545,7 @@ impl State {
     fn end_transaction(&mut self) {
         self.in_transaction = false;
         self.may_hear = false;
-        self.queued = VecDeque::new();
+        self.queued = CommandQueue::default();
     }
 
     fn reset(&mut self) {
@@ -637,39 +564,4 @@ impl State {
         self.reply_mode.off = false;
         self.reply_mode.skip_next = false;
     }
-}
-
-impl ReplyMode {
-    /// Applies a `CLIENT REPLY`.
-    fn set(&mut self, mode: ReplyModeCommand) {
-        match mode {
-            ReplyModeCommand::On => (self.off, self.skip) = (false, false),
-            ReplyModeCommand::Off => self.off = true,
-            ReplyModeCommand::Skip => self.skip_next |= !self.off,
-        }
-    }
-
-    /// Ends a command.
-    fn next_command(&mut self) {
-        self.skip = std::mem::take(&mut self.skip_next);
-    }
-}
-
-/// Removes one command from a queue.
-fn take_one(queue: &mut VecDeque<Command>) -> Option<Command> {
-    let taken = match queue.front_mut() {
-        Some(Command::Ordinary(times)) if *times > 1 => {
-            *times -= 1;
-            Some(Command::Ordinary(1))
-        }
-        Some(Command::Publish(times)) if *times > 1 => {
-            *times -= 1;
-            Some(Command::Publish(1))
-        }
-        _ => queue.pop_front(),
-    };
-    if queue.is_empty() && queue.capacity() > KEPT_CAPACITY {
-        *queue = VecDeque::new();
-    }
-    taken
 }

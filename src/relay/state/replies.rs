@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{
-    Identity, Received, State, Subscriptions, Uncountable,
+    Identity, Received, State, Uncountable,
     command::{Command, Confirmation},
 };
 use crate::resp::ReplyScanner;
@@ -259,6 +259,14 @@ fn says_done(command: Command, reply: &ReplyScanner) -> bool {
         Command::Reset => reply.status() == Some(b"RESET"),
         _ => reply.status() == Some(b"OK"),
     }
+}
+
+/// The numbers of subscriptions, as Redis counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Subscriptions {
+    pub(super) channels: u64,
+    pub(super) patterns: u64,
+    pub(super) shard_channels: u64,
 }
 
 impl Subscriptions {

@@ -7,7 +7,12 @@ use super::{
     State,
     command::{Command, ReplyModeCommand},
 };
-use crate::resp::ReplyScanner;
+use crate::resp::{ReplyScanner, RequestScanner};
+
+/// Goes to Redis in place of the other two.
+const CLIENT_REPLY_ON: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n";
+const CLIENT_REPLY_OFF: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n";
+const CLIENT_REPLY_SKIP: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n";
 
 /// The visibility of Redis's bytes to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +25,45 @@ pub enum Visibility {
     Undecided,
 }
 
+/// The effect of `CLIENT REPLY`, in Redis's own three flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ReplyMode {
+    /// No command gets a reply from now on.
+    pub(super) off: bool,
+    /// The current command gets no reply.
+    pub(super) skip: bool,
+    /// The next command gets no reply.
+    pub(super) skip_next: bool,
+}
+
+impl ReplyMode {
+    /// Applies a `CLIENT REPLY`.
+    pub(super) fn set(&mut self, mode: ReplyModeCommand) {
+        match mode {
+            ReplyModeCommand::On => (self.off, self.skip) = (false, false),
+            ReplyModeCommand::Off => self.off = true,
+            ReplyModeCommand::Skip => self.skip_next |= !self.off,
+        }
+    }
+
+    /// Ends a command.
+    pub(super) fn next_command(&mut self) {
+        self.skip = std::mem::take(&mut self.skip_next);
+    }
+}
+
 impl State {
+    /// Returns the command to forward instead of this one, whose end was just read: Redis must not suppress
+    /// replies.
+    pub fn reply_mode_substitute(command: &RequestScanner) -> Option<&'static [u8]> {
+        match Command::of(command) {
+            Some(Command::Reply(ReplyModeCommand::Off | ReplyModeCommand::Skip)) => {
+                Some(CLIENT_REPLY_ON)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns whether the client sees the bytes of the reply being read.
     pub(super) fn visibility(&self, reply: &ReplyScanner) -> Visibility {
         let Some(command) = self.head() else {
@@ -60,6 +103,39 @@ impl State {
         } else {
             Visibility::Hidden
         }
+    }
+
+    /// Where [`State::settled`]: returns whether replies are off (`CLIENT REPLY OFF`).
+    pub fn replies_off(&self) -> bool {
+        self.reply_mode.off
+    }
+
+    /// Where [`State::settled`]: returns whether the next command gets no reply (`CLIENT REPLY OFF` or
+    /// `SKIP`).
+    pub fn silences_next(&self) -> bool {
+        self.reply_mode.off || self.reply_mode.skip
+    }
+
+    /// Where [`State::settled`]: records that the next command does not go to Redis. Returns whether it gets
+    /// no reply.
+    pub fn take_hides_reply(&mut self) -> bool {
+        let hides_reply = self.silences_next();
+        self.reply_mode.skip = false;
+        hides_reply
+    }
+
+    /// Where [`State::settled`]: stops hiding replies. Returns the bytes that Redis has to get before a
+    /// command whose replies cannot be hidden.
+    pub fn silences_for_good(&mut self) -> Option<&'static [u8]> {
+        let reply_mode = if self.reply_mode.off {
+            CLIENT_REPLY_OFF
+        } else if self.reply_mode.skip {
+            CLIENT_REPLY_SKIP
+        } else {
+            return None;
+        };
+        self.uncountable = true;
+        Some(reply_mode)
     }
 
     /// Returns whether a command that ends the silence gets its own reply.
