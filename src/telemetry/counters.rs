@@ -61,7 +61,7 @@ counters! {
     refused_operators: "Connections to the admin address closed because as many as may be were open.",
     refused_from_elsewhere: "Clients refused by protected mode.",
     failed_handshakes: "Clients that came for TLS and did not get through its handshake.",
-    wrong_passwords: "AUTH and HELLO refused because of a wrong name or password of this gate (auth.password).",
+    wrong_passwords: "AUTH and HELLO refused because of a wrong name or password of this instance (auth.password).",
     failed_accepts: "Connections that the system could not give, for want of open files above all.",
     closed_idle_clients: "Clients closed because they were silent for idle_timeout.",
     cross_protocol_requests: "Clients dropped because they spoke HTTP.",

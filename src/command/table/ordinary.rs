@@ -76,7 +76,7 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         arity: -1,
         flags: &["loading", "stale"],
         categories: &["slow", "dangerous"],
-        summary: "Tells of this gate.",
+        summary: "Shows the state of this instance.",
         since: "1.0.0",
         group: "server",
         ..CONNECTION

@@ -102,7 +102,7 @@ pub(super) const GRACE_KEY: &[u8] = b"lockgate:grace";
 /// an operator set the counter by hand, and deleting it must undo that.
 pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
 
-/// Returns the plain `SET` of [`ACQUIRE`]: half the work for Redis, but it returns no deadline and arms no
+/// Returns the plain `SET` of `acquire.lua`: half the work for Redis, but it returns no deadline and arms no
 /// tracking.
 pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
     let mut command = redis::cmd("SET");
