@@ -56,6 +56,16 @@ impl Pattern {
         }
     }
 
+    /// Returns the bytes that every matching name begins with.
+    pub fn beginning(&self) -> Vec<u8> {
+        let parts = self.parts.iter();
+        let literal = parts.map_while(|part| match part {
+            Part::Byte(literal) => Some(*literal),
+            _ => None,
+        });
+        literal.collect()
+    }
+
     /// Returns whether the whole `name` matches.
     pub fn matches(&self, name: &[u8]) -> bool {
         if name.is_empty() {
