@@ -59,6 +59,9 @@ pub const OWN_FILES: usize = 64;
 /// Connections to the admin address at a time; one more is closed.
 pub const ADMIN_CONNECTIONS: usize = 64;
 
+/// Most patterns in one list of keys: each is compared with the keys of all commands that may concern a lock.
+pub const KEY_PATTERNS: usize = 64;
+
 /// The bounds that an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {

@@ -1,0 +1,3 @@
+mod patterns;
+
+use super::*;
