@@ -2,10 +2,22 @@
 //! that compares and deletes, and what well-known libraries send. Pure.
 //!
 //! - [`patterns`]: the keys that are locks.
+//! - [`shape`]: from a command to the request that it is.
+//! - [`scripts`], `lua`: from the SHA1 or the text of a script to its meaning.
+//! - [`reply`]: the replies that the clients expect.
+//!
+//! A command that is not surely understood has no shape, and passes to Redis unchanged.
 
+mod lua;
 pub mod patterns;
+pub mod reply;
+pub mod scripts;
+pub mod shape;
 
 pub use patterns::{KeyPatterns, PatternError};
+pub use reply::{Replies, Reply};
+pub use scripts::{Equal, NotASha1, Scripts};
+pub use shape::{Ask, Shape};
 
 #[cfg(test)]
 mod tests;
