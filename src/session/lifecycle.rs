@@ -94,12 +94,14 @@ impl Session {
 
     /// Records that the client's socket is broken: the grants being written did not reach it.
     pub(super) fn mute(&mut self) {
-        self.left = true;
         self.replies.delivering = Delivering::default();
-        self.stage = match self.is_closing() {
-            true => Stage::Over,
-            false => Stage::Mute,
-        };
+        if self.is_closing() {
+            // lockgate closes the client, which may not have left.
+            self.stage = Stage::Over;
+        } else {
+            self.left = true;
+            self.stage = Stage::Mute;
+        }
     }
 
     /// Gives up on the client. That does not count as the client leaving.
