@@ -4,7 +4,7 @@
 //! ([`local`](crate::relay::local)). A lock command starts when everything before it is answered, and the next command
 //! starts when the lock command is answered. So at any time one command is at the front of the connection, its
 //! [`Turn`]. While a `LOCK` waits there, the session keeps the client's input in the inbox, up to a limit, and scans it
-//! ([`Lookahead`]): some commands may overtake.
+//! ([`Lookahead`](lookahead::Lookahead)): some commands may overtake.
 //!
 //! The session is one task. On every event it moves bytes and turns as far as possible, round by round and in
 //! both directions at once: reading must never wait for writing, or two full buffers deadlock. It does not
