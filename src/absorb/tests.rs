@@ -30,7 +30,7 @@ fn decoded(reply: Reply, protocol: Protocol) -> Value {
     Value::whole(protocol, &out)
 }
 
-/// Who holds the lock before a command.
+/// The holder of the lock before a command.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Holder {
     None,

@@ -78,7 +78,7 @@ fn a_fence_is_a_new_one_where_it_is_not_known_that_the_lock_was_kept() {
         ("held a 30000", ""),
         ("2 lock a named fence", "acquire a fence if 7"),
     ]);
-    // Who asks without one is not refused for the sake of it.
+    // A request without a fence is granted, and the next fence is a new one.
     scenario(&[
         ("1 lock a named fence", "acquire a fence"),
         ("granted 7 fence 40", "1 granted a fence 40"),

@@ -344,7 +344,7 @@ fn a_lease_that_is_extended_when_the_store_forgets_is_written_back_first() {
 }
 
 #[test]
-fn a_writing_back_that_was_not_answered_is_sent_again() {
+fn a_write_back_without_a_reply_is_sent_again() {
     scenario(&[
         ("1 lock a px 2000", "acquire a px 2000"),
         ("granted 7", "1 granted a"),
@@ -356,7 +356,8 @@ fn a_writing_back_that_was_not_answered_is_sent_again() {
     ]);
 }
 
-/// It broke with the answer to the first writing back on it: nobody told of a change.
+/// The reply to the first write-back arrives after the break of the connection that it armed, so no push reports a
+/// change.
 #[test]
 fn a_lease_is_written_back_again_when_the_connection_broke_meanwhile() {
     scenario(&[
@@ -372,7 +373,7 @@ fn a_lease_is_written_back_again_when_the_connection_broke_meanwhile() {
 
 /// The user may not write just now, or memory is short. (Found by the simulator.)
 #[test]
-fn a_writing_back_that_was_refused_is_tried_again_until_the_lease_is_over() {
+fn a_write_back_that_was_refused_is_tried_again_until_the_lease_is_over() {
     scenario(&[
         ("1 lock a px 450 session", "acquire a px 450"),
         ("granted 7", "1 granted a session"),

@@ -161,7 +161,7 @@ fn a_session_that_is_not_renewed_in_time_is_told_before_its_lease_can_be_over() 
         // A twelfth of the lease before its end.
         ("after 699", ""),
         ("after 1", "1 lost"),
-        // It was renewed after all, for nobody.
+        // The late reply shows that the renewal succeeded; its client was notified of the loss.
         ("granted 8", "release a if 8"),
     ]);
 }
