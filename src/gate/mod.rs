@@ -33,8 +33,8 @@ use crate::{
     clock,
     limits::Limits,
     lock::{
-        Event, LockRequest, Refusal, Reply, RequestId, Settings, Snapshot, Time, Token, UserId,
-        Wait, WriteBack,
+        Attempt, Event, LockRequest, Refusal, Reply, RequestId, Settings, Snapshot, Time, Token,
+        UserId, Wait, WriteBack,
     },
     store::{Admission, Later, LockName, LockStatus, Needed, Store},
     telemetry::{
@@ -124,6 +124,8 @@ pub struct LockOptions {
     /// Binds the lease to the client's connection. The mailbox receives a message when the lease is no longer
     /// bound: at most one for each grant with [`Grant::delivered`]'s [`Bound`].
     pub session: Option<Mailbox>,
+    /// The request is one attempt of a client that spins.
+    pub attempt: Option<Attempt>,
 }
 
 /// The channel that notifies a client of the leases bound to its connection.
@@ -200,9 +202,10 @@ impl Gate {
     pub fn lock(&self, client: &Client, name: LockName, wish: &LockOptions) -> Pending {
         let explicit = wish.token.is_some();
         let token = wish.token.clone().unwrap_or_else(new_token);
-        let asked = match wish.try_only {
-            true => Request::TryLock,
-            false => Request::Lock,
+        let asked = match (&wish.attempt, wish.try_only) {
+            (Some(_), _) => Request::Attempt,
+            (None, true) => Request::TryLock,
+            (None, false) => Request::Lock,
         };
         let (request, mut reply_to, pending) =
             self.request(client, &name, &token, asked, wish.asked_at);
@@ -233,6 +236,7 @@ impl Gate {
             wait,
             fence: wish.fence,
             session: wish.session.is_some(),
+            attempt: wish.attempt,
         };
         self.dispatch(&name, Event::Lock(ask), Some(reply_to));
         pending
@@ -259,22 +263,59 @@ impl Gate {
         });
     }
 
-    /// Runs `UNLOCK`, which the client sent at `asked_at`. It runs even if the [`Pending`] is dropped.
-    pub fn unlock(&self, client: &Client, name: LockName, token: Token, asked_at: Time) -> Pending {
-        let (request, reply_to, pending) =
-            self.request(client, &name, &token, Request::Unlock, asked_at);
+    /// Returns whether this instance has state of the lock, or may have.
+    pub fn knows(&self, name: &LockName) -> bool {
+        self.queues.contains_key(name)
+    }
+
+    /// Returns whether a request for the lock would be refused because of the limit on locks.
+    pub fn is_full_for(&self, name: &LockName) -> bool {
+        self.known.load(Ordering::Relaxed) >= self.limits.locks && !self.knows(name)
+    }
+
+    /// Runs `UNLOCK`, which the client sent at `asked_at`, or a release by a command of Redis's own (`absorbed`). It
+    /// runs even if the [`Pending`] is dropped.
+    pub fn unlock(
+        &self,
+        client: &Client,
+        name: LockName,
+        token: Token,
+        asked_at: Time,
+        absorbed: bool,
+    ) -> Pending {
+        let asked = match absorbed {
+            true => Request::Absorbed,
+            false => Request::Unlock,
+        };
+        let (request, reply_to, pending) = self.request(client, &name, &token, asked, asked_at);
         let event = Event::Unlock {
             request,
             asked_at,
             user: client.user,
             token,
+            absorbed,
         };
         self.dispatch(&name, event, Some(reply_to));
         pending
     }
 
-    /// Runs `RELOCK`, which the client sent at `asked_at`: the lease ends `lease_ms` milliseconds from now. It
-    /// runs even if the [`Pending`] is dropped.
+    /// Releases the lock if the client's user holds it by a grant of this instance, whatever its token. It runs even if
+    /// the [`Pending`] is dropped.
+    pub fn delete(&self, client: &Client, name: LockName, asked_at: Time) -> Pending {
+        let no_token = Token::new(Bytes::new());
+        let (request, reply_to, pending) =
+            self.request(client, &name, &no_token, Request::Absorbed, asked_at);
+        let event = Event::Delete {
+            request,
+            asked_at,
+            user: client.user,
+        };
+        self.dispatch(&name, event, Some(reply_to));
+        pending
+    }
+
+    /// Runs `RELOCK`, which the client sent at `asked_at`, or an extension by a command of Redis's own (`absorbed`): the
+    /// lease ends `lease_ms` milliseconds from now. It runs even if the [`Pending`] is dropped.
     pub fn relock(
         &self,
         client: &Client,
@@ -282,9 +323,13 @@ impl Gate {
         token: Token,
         lease_ms: u64,
         asked_at: Time,
+        absorbed: bool,
     ) -> Pending {
-        let (request, reply_to, pending) =
-            self.request(client, &name, &token, Request::Relock, asked_at);
+        let asked = match absorbed {
+            true => Request::Absorbed,
+            false => Request::Relock,
+        };
+        let (request, reply_to, pending) = self.request(client, &name, &token, asked, asked_at);
         let event = Event::Relock {
             request,
             asked_at,

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::Gate;
 use crate::{
     clock,
-    lock::{Event, Refusal, Reply, RequestId, Time, Token, UserId},
+    lock::{Event, GrantKind, Refusal, Reply, RequestId, Time, Token, UserId},
     store::LockName,
 };
 
@@ -40,6 +40,8 @@ pub enum Answer {
     Done,
     /// `UNLOCK` or `RELOCK`: this token does not hold the lock.
     NotHeld,
+    /// A release by a client whose attempt was just refused: another token is known to hold the lock.
+    HeldByAnother,
     /// An error.
     Refused(Refusal),
 }
@@ -54,6 +56,7 @@ pub struct Grant {
     since: Time,
     fence: Option<u64>,
     session: bool,
+    how: GrantKind,
     delivered: bool,
 }
 
@@ -101,23 +104,14 @@ impl Pending {
 
     /// Ends the wait of a `LOCK`: it gets the result of the store request on its way, or nil.
     pub fn stop_waiting(&self) {
-        let (request, user, token) = (self.request, self.whose.user, self.whose.token.clone());
-        self.whose.tell(Event::StopWaiting {
-            request,
-            user,
-            token,
-        });
+        let request = self.request;
+        self.whose.tell(Event::StopWaiting { request });
     }
 
     /// Reports that an `UNLOCK` of the lock with this token waits behind this `LOCK` on the same connection.
     pub fn unlock_behind(&self, held_by: Token) {
-        let (request, user, token) = (self.request, self.whose.user, self.whose.token.clone());
-        self.whose.tell(Event::UnlockBehind {
-            request,
-            user,
-            token,
-            held_by,
-        });
+        let request = self.request;
+        self.whose.tell(Event::UnlockBehind { request, held_by });
     }
 
     fn take(&mut self, reply: Reply) -> Answer {
@@ -128,6 +122,7 @@ impl Pending {
                 since,
                 fence,
                 session,
+                how,
                 ..
             } => Answer::Granted(Grant {
                 whose: self.whose.clone(),
@@ -136,11 +131,13 @@ impl Pending {
                 since,
                 fence,
                 session,
+                how,
                 delivered: false,
             }),
             Reply::Nil => Answer::Nil,
             Reply::Done => Answer::Done,
             Reply::NotHeld => Answer::NotHeld,
+            Reply::HeldByAnother => Answer::HeldByAnother,
             Reply::Refused(refusal) => Answer::Refused(refusal),
         }
     }
@@ -168,13 +165,8 @@ impl Drop for Pending {
             // The reply came, but the caller did not take it.
             Ok(reply) => drop(self.take(reply)),
             Err(_) => {
-                let (request, user) = (self.request, self.whose.user);
-                let token = self.whose.token.clone();
-                self.whose.tell(Event::Gone {
-                    request,
-                    user,
-                    token,
-                });
+                let request = self.request;
+                self.whose.tell(Event::Gone { request });
             }
         }
     }
@@ -194,6 +186,11 @@ impl Grant {
     /// Returns whether the lease has ended: a client that gets the grant now does not hold the lock.
     pub fn is_over(&self) -> bool {
         clock::now() >= self.until
+    }
+
+    /// Returns how the grant came about.
+    pub fn how(&self) -> GrantKind {
+        self.how
     }
 
     /// Returns whether the lease must be bound to the client's connection (`SESSION`).

@@ -93,6 +93,10 @@ pub struct StoreRequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
 
+/// One connection of a client, from open to close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
 /// The moment at which the key expires, in milliseconds since 1970 on the store's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Deadline(pub u64);
@@ -130,6 +134,28 @@ pub struct LockRequest {
     pub fence: bool,
     /// lockgate renews the lease for as long as the client's connection lives.
     pub session: bool,
+    /// The request is one attempt of a client that spins. None: it is a `LOCK` or a `TRYLOCK`.
+    pub attempt: Option<Attempt>,
+}
+
+impl LockRequest {
+    /// Returns whether an equal token is another owner.
+    pub fn is_strict(&self) -> bool {
+        self.attempt.is_some_and(|attempt| attempt.strict)
+    }
+}
+
+/// One attempt of a client that spins: it takes the lock by a command of Redis's own, which it repeats until the lock is
+/// granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// The connection of the attempt.
+    pub connection: ConnectionId,
+    /// The token may be anybody's, as in `SET key 1 NX`: the attempt is refused if its own token holds the lock, and
+    /// shares its place with no other request.
+    pub strict: bool,
+    /// The client is expected to make another attempt after a refusal, so the queue keeps its place.
+    pub returns: bool,
 }
 
 /// An event at a lock. [`Queue::handle`](crate::lock::Queue::handle) takes each event together with the time.
@@ -147,6 +173,17 @@ pub enum Event {
         user: UserId,
         /// The token that should hold the lock.
         token: Token,
+        /// The command is one of Redis's own. Other owners may have the same token.
+        absorbed: bool,
+    },
+    /// A client releases the lock that its user holds by a grant of this instance, whatever its token.
+    Delete {
+        /// The request that gets the one reply.
+        request: RequestId,
+        /// When the request arrived, as in [`LockRequest`].
+        asked_at: Time,
+        /// The user that the request acts for.
+        user: UserId,
     },
     /// An owner requests that its lease begin anew.
     Relock {
@@ -165,20 +202,12 @@ pub enum Event {
     Gone {
         /// The abandoned request.
         request: RequestId,
-        /// Its user.
-        user: UserId,
-        /// Its token.
-        token: Token,
     },
     /// A `LOCK` or `TRYLOCK` stops waiting. It gets the outcome of the store request in flight for it, or nil at once
     /// if there is none.
     StopWaiting {
         /// The request that stops waiting.
         request: RequestId,
-        /// Its user.
-        user: UserId,
-        /// Its token.
-        token: Token,
     },
     /// A [`Reply::Granted`] reached no client.
     Undelivered {
@@ -209,10 +238,6 @@ pub enum Event {
     UnlockBehind {
         /// The waiting `LOCK`.
         request: RequestId,
-        /// Its user.
-        user: UserId,
-        /// Its token.
-        token: Token,
         /// The token of that `UNLOCK`.
         held_by: Token,
     },
@@ -259,7 +284,9 @@ impl Event {
     pub fn request(&self) -> Option<RequestId> {
         match self {
             Self::Lock(send) => Some(send.request),
-            Self::Unlock { request, .. } | Self::Relock { request, .. } => Some(*request),
+            Self::Unlock { request, .. }
+            | Self::Delete { request, .. }
+            | Self::Relock { request, .. } => Some(*request),
             _ => None,
         }
     }
@@ -378,6 +405,8 @@ pub enum Reply {
     Done,
     /// `UNLOCK` or `RELOCK`: this token does not hold the lock.
     NotHeld,
+    /// A release by a client whose attempt was just refused: another token is known to hold the lock.
+    HeldByAnother,
     /// An error.
     Refused(Refusal),
 }
@@ -512,6 +541,8 @@ pub enum StoreRequest {
         /// Nothing is known of the lock, and no client needs pushes about it while the token holds it. The store may
         /// take the lock in the cheapest way, and the reply may leave `fresh` false.
         bare: bool,
+        /// A token that holds the lock already is refused. `expects` is none, and there is no fence.
+        strict: bool,
     },
     /// A handover: if `from` holds the lock, `to` holds it for `lease_ms` from now on. If `to` holds it already, the
     /// store executed an earlier sending: the lease begins anew, and its deadline moves by at least 3 ms.
@@ -529,6 +560,8 @@ pub enum StoreRequest {
         lease_ms: u64,
         /// The next holder gets a new fence, larger than all before.
         fence: bool,
+        /// If `to` holds the lock already, it does not count as the next holder. There is no fence.
+        strict: bool,
     },
     /// A release: if the token holds the lock, the lock is free from now on.
     Release {
@@ -591,6 +624,14 @@ impl StoreRequest {
             | Self::WriteBack { user, .. } => *user,
             Self::DeleteDead { dead, .. } => dead.user,
         }
+    }
+
+    /// Returns whether the request grants a strict attempt the lock.
+    pub fn is_strict(&self) -> bool {
+        matches!(
+            self,
+            Self::Acquire { strict: true, .. } | Self::Handover { strict: true, .. }
+        )
     }
 
     /// Returns the owner that the request may grant the lock, and the lease in milliseconds.

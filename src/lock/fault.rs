@@ -88,6 +88,12 @@ pub enum Fault {
     OpsOneByOne,
     /// A user without a connection to the store delays the waiters behind it.
     CutOffNotPassed,
+    /// Strict attempts with the same token share a place and the lease.
+    EqualTokensJoined,
+    /// A refused attempt loses its place in the queue.
+    AttemptForgotten,
+    /// Attempts are refused by what the store reported long ago.
+    OldBeliefRefuses,
 }
 
 impl Fault {

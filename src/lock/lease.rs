@@ -1,8 +1,8 @@
 //! The lease that this instance granted, and the chain of handovers that it belongs to.
 
 use super::event::{
-    Dead, DeadToken, Deadline, EndReason, GrantKind, RequestId, Settings, Time, Token, UserId,
-    WriteBack,
+    Attempt, Dead, DeadToken, Deadline, EndReason, GrantKind, RequestId, Settings, Time, Token,
+    UserId, WriteBack,
 };
 use super::fault::{Fault, planted};
 
@@ -45,6 +45,8 @@ pub struct Lease {
     /// How the grant came about, until the first reply takes it. `Free` becomes `Waited` there if the client waited for
     /// the lock.
     pub how: Option<GrantKind>,
+    /// The attempt that was granted the lease. None: a `LOCK`.
+    pub attempt: Option<Attempt>,
     /// The number of clients that count on the lease: they were granted or extended it, and the driver did not report
     /// the grant undelivered.
     pub receivers: usize,
@@ -73,6 +75,11 @@ impl Lease {
     /// Returns whether this token of this user holds the lease.
     pub fn is_of(&self, user: UserId, token: &Token) -> bool {
         self.user == user && self.token == *token
+    }
+
+    /// Returns whether an equal token is another owner.
+    pub fn is_strict(&self) -> bool {
+        self.attempt.is_some_and(|attempt| attempt.strict)
     }
 
     /// Returns when the client of a session is notified that the lease could not be renewed: a little before the store
@@ -111,14 +118,20 @@ impl Lease {
         self.shortened_from.max(now)
     }
 
-    /// Returns the record of the token as dead, up to this deadline.
+    /// Returns the record of the token as dead, up to this deadline. The token of a strict attempt is dead at exactly its
+    /// own deadline: at any other one it may be another client's.
     pub fn dead_token(&self, not_after: Option<Deadline>) -> DeadToken {
+        let shortened_from = self.shortened_from.map(|(deadline, _)| deadline);
+        let (not_after, or_at) = match self.is_strict() {
+            true => (Some(Deadline(0)), self.deadline),
+            false => (not_after, shortened_from),
+        };
         DeadToken {
             token: self.token.clone(),
             dead: Dead {
                 user: self.user,
                 not_after,
-                or_at: self.shortened_from.map(|(deadline, _)| deadline),
+                or_at,
             },
             expires_latest: self.longest().map_or(self.expires_latest, |(_, at)| at),
         }

@@ -178,10 +178,17 @@ impl Queue {
                 asked_at,
                 user,
                 token,
+                absorbed,
             } => {
-                let owner = self.owner(request, asked_at, (user, token), settings);
-                self.take_op(PendingOp::Unlock(owner), &mut context);
+                let mut owner = self.owner(request, asked_at, (user, token), settings);
+                owner.absorbed = absorbed;
+                self.unlock(owner, &mut context);
             }
+            Event::Delete {
+                request,
+                asked_at,
+                user,
+            } => self.delete(request, asked_at, user, &mut context),
             Event::Relock {
                 request,
                 asked_at,
@@ -192,18 +199,8 @@ impl Queue {
                 let owner = self.owner(request, asked_at, (user, token), settings);
                 self.take_op(PendingOp::Relock(owner, lease_ms), &mut context);
             }
-            Event::Gone {
-                request,
-                user,
-                token,
-            } => self.gone(request, user, &token, &context),
-            Event::StopWaiting {
-                request,
-                user,
-                token,
-            } => {
-                self.stop_waiting(request, user, &token, &mut context);
-            }
+            Event::Gone { request } => self.gone(request, &context),
+            Event::StopWaiting { request } => self.stop_waiting(request, &mut context),
             Event::Undelivered {
                 request,
                 user,
@@ -216,13 +213,8 @@ impl Queue {
                 token,
                 by_client,
             } => self.session_closed(request, user, &token, by_client, &mut context),
-            Event::UnlockBehind {
-                request,
-                user,
-                token,
-                held_by,
-            } => {
-                self.waiters.block(user, &token, request, held_by);
+            Event::UnlockBehind { request, held_by } => {
+                self.waiters.block(request, held_by);
                 self.refuse_deadlocked(&mut context);
             }
             Event::StoreReplied {
@@ -338,6 +330,12 @@ impl Queue {
     fn keep_until(&self, context: &Context<'_>) -> Option<Time> {
         let has_room = self.waiters.kept() < context.settings.max_waiters;
         has_room.then(|| context.now.plus_millis(context.settings.reconnect_grace_ms))
+    }
+
+    /// Returns until when to keep the place of a client whose attempt is refused.
+    fn keep_attempt_until(&self, context: &Context<'_>) -> Option<Time> {
+        self.keep_until(context)
+            .filter(|_| !planted(Fault::AttemptForgotten))
     }
 
     fn lease_of(&self, user: UserId, token: &Token) -> Option<Lease> {

@@ -4,11 +4,17 @@
 //! The queue keeps the place of a client that named its token for a while after its connection closed: client libraries
 //! close the connection on a socket timeout, and retry on a new one. Meanwhile the queue passes the place over.
 //!
+//! A client that spins makes one attempt after the other, and is refused in between ([`Attempt`]). The queue keeps its
+//! place until the next attempt, which finds the place by its token, or by its connection if the client makes a new
+//! token for each attempt. Each strict attempt has a place of its own, since others may use the same token.
+//!
 //! Joining, leaving and timing out cost O(log n) in the number of waiters, so that a lock can have thousands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::event::{LockRequest, RequestId, Settings, Time, Token, UserId, Wait};
+use super::event::{
+    Attempt, ConnectionId, LockRequest, RequestId, Settings, Time, Token, UserId, Wait,
+};
 use super::fault::{Fault, planted};
 
 /// The number of a waiter. An earlier one has a lower number.
@@ -23,6 +29,11 @@ pub struct Waiter {
     pub token: Token,
     /// The client named the token itself.
     pub explicit: bool,
+    /// The latest attempt of a client that spins. None: the place of a `LOCK`.
+    pub attempt: Option<Attempt>,
+    /// The client returned with the token of its previous attempt. So another token is another client, even on the same
+    /// connection.
+    pub repeats_token: bool,
     /// The lease of the latest request, in milliseconds.
     pub lease_ms: u64,
     /// The requests that get a reply when the lock is granted.
@@ -33,6 +44,16 @@ impl Waiter {
     /// Returns whether a request at this place wants a fence.
     pub fn wants_fence(&self) -> bool {
         self.requests.iter().any(|waiting| waiting.fence)
+    }
+
+    /// Returns whether the place belongs to one attempt, which no request joins.
+    pub fn is_strict(&self) -> bool {
+        self.attempt.is_some_and(|attempt| attempt.strict)
+    }
+
+    /// Returns whether the client may return to the place after its connection closed.
+    fn may_return(&self) -> bool {
+        self.explicit && self.attempt.is_none_or(|attempt| attempt.returns)
     }
 }
 
@@ -72,7 +93,13 @@ pub struct WaitQueue {
     taken: BTreeMap<WaiterId, Waiter>,
     /// Places kept for a token whose connection closed, until the time given.
     kept: BTreeMap<WaiterId, (Waiter, Time)>,
+    /// The places that requests with the same token join.
     by_owner: BTreeMap<(Token, UserId), WaiterId>,
+    /// The kept places of strict attempts.
+    kept_strict: BTreeSet<(Token, UserId, WaiterId)>,
+    /// The kept places of clients that spin, by their latest connection.
+    kept_of: BTreeSet<(UserId, ConnectionId, WaiterId)>,
+    by_request: BTreeMap<RequestId, WaiterId>,
     /// All places, by user.
     by_user: BTreeMap<UserId, BTreeSet<WaiterId>>,
     due: BTreeSet<(Time, WaiterId, Option<RequestId>)>,
@@ -80,7 +107,6 @@ pub struct WaitQueue {
     tries: BTreeSet<(WaiterId, RequestId)>,
     /// Requests with an `UNLOCK` behind them, by the token of the `UNLOCK`. Thousands may stand behind each request.
     blocked: BTreeSet<(Token, WaiterId, RequestId)>,
-    requests: usize,
 }
 
 impl WaitQueue {
@@ -96,7 +122,7 @@ impl WaitQueue {
 
     /// Returns the number of waiting requests.
     pub fn requests(&self) -> usize {
-        self.requests
+        self.by_request.len()
     }
 
     /// Returns the number of places with waiters.
@@ -110,24 +136,25 @@ impl WaitQueue {
     }
 
     /// Returns the earliest place.
-    pub fn first(&self) -> Option<&Waiter> {
+    pub fn first(&self) -> Option<(WaiterId, &Waiter)> {
         let first = match planted(Fault::NewcomerFirst) {
             true => self.taken.last_key_value(),
             false => self.taken.first_key_value(),
         };
-        first.map(|(_, waiter)| waiter)
+        first.map(|(no, waiter)| (*no, waiter))
     }
 
     /// Returns the earliest place of a user that satisfies `is_so`.
-    pub fn first_of(&self, is_so: impl Fn(UserId) -> bool) -> Option<&Waiter> {
-        self.taken.values().find(|waiter| is_so(waiter.user))
+    pub fn first_of(&self, is_so: impl Fn(UserId) -> bool) -> Option<(WaiterId, &Waiter)> {
+        let mut places = self.taken.iter().map(|(no, waiter)| (*no, waiter));
+        places.find(|(_, waiter)| is_so(waiter.user))
     }
 
     /// Returns when the request that waits longest joined.
     pub fn longest_since(&self) -> Option<Time> {
         // The first place is the earliest; requests that joined it later wait shorter.
         self.first()
-            .and_then(|waiter| waiter.requests.first())
+            .and_then(|(_, waiter)| waiter.requests.first())
             .map(|waiting| waiting.since)
     }
 
@@ -136,43 +163,76 @@ impl WaitQueue {
         self.taken.values().flat_map(|waiter| &waiter.requests)
     }
 
-    /// Returns the place of this owner, if a request waits there.
-    pub fn of_owner(&self, user: UserId, token: &Token) -> Option<&Waiter> {
-        let no = self.by_owner.get(&(token.clone(), user))?;
-        self.taken.get(no)
+    /// Returns this place, if a request waits there.
+    pub fn at(&self, no: WaiterId) -> Option<&Waiter> {
+        self.taken.get(&no)
     }
 
-    /// Returns a place with this token where a request waits; one of this user if a user is given.
-    pub fn of_token(&self, token: &Token, user: Option<UserId>) -> Option<&Waiter> {
+    /// Returns the place that requests of this owner join, if a request waits there.
+    pub fn of_owner(&self, user: UserId, token: &Token) -> Option<WaiterId> {
+        let no = self.by_owner.get(&(token.clone(), user))?;
+        self.taken.contains_key(no).then_some(*no)
+    }
+
+    /// Returns the place where this request waits.
+    pub fn of_request(&self, request: RequestId) -> Option<WaiterId> {
+        self.by_request.get(&request).copied()
+    }
+
+    /// Returns until when the place of this owner's latest refused attempt is kept.
+    pub fn kept_until(&self, user: UserId, token: &Token) -> Option<Time> {
+        let first = (token.clone(), user, WaiterId::MIN);
+        let last = (token.clone(), user, WaiterId::MAX);
+        let strict = self.kept_strict.range(first..=last).map(|(.., no)| no);
+        let places = strict.chain(self.by_owner.get(&(token.clone(), user)));
+        let kept = places.filter_map(|no| self.kept.get(no));
+        kept.map(|(_, until)| *until).max()
+    }
+
+    /// Returns the strict attempts of this owner that wait.
+    pub fn strict_of(&self, user: UserId, token: &Token) -> Vec<RequestId> {
+        let is_it =
+            |waiter: &&Waiter| waiter.is_strict() && waiter.user == user && waiter.token == *token;
+        let places = self.taken.values().filter(is_it);
+        let requests = places.flat_map(|waiter| &waiter.requests);
+        requests.map(|waiting| waiting.request).collect()
+    }
+
+    /// Returns a place that requests with this token join, if a request waits there; one of this user if a user is
+    /// given.
+    pub fn of_token(&self, token: &Token, user: Option<UserId>) -> Option<(WaiterId, &Waiter)> {
         let (least, most) = user.map_or((UserId(0), UserId(u32::MAX)), |user| (user, user));
         let mut same = self
             .by_owner
             .range((token.clone(), least)..=(token.clone(), most));
-        same.find_map(|(_, no)| self.taken.get(no))
+        same.find_map(|(_, no)| Some((*no, self.taken.get(no)?)))
     }
 
-    /// Adds a request at the place of its token, or at a new place at the end.
+    /// Adds a request at the place of its token, at the place that its client left, or at a new place at the end.
     pub fn join(&mut self, now: Time, send: &LockRequest, settings: &Settings) {
-        let owner = (send.token.clone(), send.user);
-        let no = match self.by_owner.get(&owner) {
-            Some(no) => *no,
-            None => {
-                self.next += 1;
-                self.own(owner, self.next);
-                self.next
-            }
-        };
-        if let Some((waiter, until)) = self.kept.remove(&no) {
-            self.due.remove(&(until, no, None));
-            self.taken.insert(no, waiter);
-        }
-        let waiter = self.taken.entry(no).or_insert_with(|| Waiter {
-            user: send.user,
-            token: send.token.clone(),
-            explicit: send.explicit,
-            lease_ms: send.lease_ms,
-            requests: Vec::with_capacity(1),
+        let same_token = self.of_same_token(send);
+        let repeats_token = same_token.is_some();
+        let found = same_token.or_else(|| self.left_on_connection(send));
+        let no = found.unwrap_or_else(|| {
+            self.next += 1;
+            self.next
         });
+        let mut waiter = match self.take_kept(no).or_else(|| self.taken.remove(&no)) {
+            Some(waiter) => waiter,
+            None => Waiter {
+                user: send.user,
+                token: send.token.clone(),
+                explicit: send.explicit,
+                attempt: None,
+                repeats_token: false,
+                lease_ms: send.lease_ms,
+                requests: Vec::with_capacity(1),
+            },
+        };
+        self.disown(no, &waiter);
+        waiter.token.clone_from(&send.token);
+        waiter.attempt = send.attempt;
+        waiter.repeats_token |= repeats_token && send.attempt.is_some();
         waiter.lease_ms = send.lease_ms;
         waiter.explicit |= send.explicit;
         let due = match send.wait {
@@ -189,7 +249,9 @@ impl WaitQueue {
             due,
             behind: Vec::new(),
         });
-        self.requests += 1;
+        self.own(no, &waiter);
+        self.taken.insert(no, waiter);
+        self.by_request.insert(send.request, no);
         self.due
             .extend(due.map(|due| (due, no, Some(send.request))));
         if send.wait == Wait::No {
@@ -197,31 +259,57 @@ impl WaitQueue {
         }
     }
 
+    /// Returns the place that the token of this request belongs to: the one that such requests join, or one that a
+    /// strict attempt left.
+    fn of_same_token(&self, send: &LockRequest) -> Option<WaiterId> {
+        let (token, user) = (&send.token, send.user);
+        if !send.is_strict() || planted(Fault::EqualTokensJoined) {
+            return self.by_owner.get(&(token.clone(), user)).copied();
+        }
+        let first = (token.clone(), user, WaiterId::MIN);
+        let last = (token.clone(), user, WaiterId::MAX);
+        let mut kept = self.kept_strict.range(first..=last);
+        kept.next().map(|(.., no)| *no)
+    }
+
+    /// Returns the place that a client left on this connection and that its next attempt takes with a new token.
+    fn left_on_connection(&self, send: &LockRequest) -> Option<WaiterId> {
+        let Attempt {
+            connection, strict, ..
+        } = send.attempt?;
+        let first = (send.user, connection, WaiterId::MIN);
+        let last = (send.user, connection, WaiterId::MAX);
+        let mut left = self.kept_of.range(first..=last).map(|(.., no)| *no);
+        left.find(|no| {
+            let place = self.kept.get(no);
+            place.is_some_and(|(it, _)| it.is_strict() == strict && !it.repeats_token)
+        })
+    }
+
     /// Takes out a place with all its requests. A kept place stays.
-    pub fn take(&mut self, user: UserId, token: &Token) -> Option<(WaiterId, Waiter)> {
-        let no = *self.by_owner.get(&(token.clone(), user))?;
+    pub fn take(&mut self, no: WaiterId) -> Option<Waiter> {
         let waiter = self.taken.remove(&no)?;
         self.disown(no, &waiter);
         for waiting in &waiter.requests {
             self.forget(no, waiting);
         }
         self.give_memory_back();
-        Some((no, waiter))
+        Some(waiter)
     }
 
     /// Takes out one request, which the caller answers or whose client is gone. The place goes with its last request,
     /// or is kept until `keep_until` if the client may return to it. Returns whether the request waited.
-    pub fn leave(
-        &mut self,
-        user: UserId,
-        token: &Token,
-        request: RequestId,
-        keep_until: Option<Time>,
-    ) -> bool {
-        match self.by_owner.get(&(token.clone(), user)) {
-            Some(no) => self.leave_place(*no, request, keep_until),
+    pub fn leave(&mut self, request: RequestId, keep_until: Option<Time>) -> bool {
+        match self.of_request(request) {
+            Some(no) => self.leave_place(no, request, keep_until),
             None => false,
         }
+    }
+
+    /// Takes out one request, which the caller refuses. The place is kept only if its client spins.
+    fn refuse(&mut self, no: WaiterId, request: RequestId, keep_until: Option<Time>) -> bool {
+        let spins = self.at(no).is_some_and(|waiter| waiter.attempt.is_some());
+        self.leave_place(no, request, keep_until.filter(|_| spins))
     }
 
     fn leave_place(&mut self, no: WaiterId, request: RequestId, keep_until: Option<Time>) -> bool {
@@ -244,7 +332,10 @@ impl WaitQueue {
             && let Some(waiter) = self.taken.remove(&no)
         {
             match keep_until {
-                Some(until) if waiter.explicit => self.keep(no, waiter, until),
+                Some(until) if waiter.may_return() => {
+                    self.disown(no, &waiter);
+                    self.keep(no, waiter, until);
+                }
                 _ => self.disown(no, &waiter),
             }
         }
@@ -255,26 +346,46 @@ impl WaitQueue {
     /// Keeps a place without waiters, so that its token can return to it.
     pub fn keep(&mut self, no: WaiterId, mut waiter: Waiter, until: Time) {
         waiter.requests = Vec::new();
-        // An owner needs only one place to return to.
         let owner = (waiter.token.clone(), waiter.user);
-        if let Some(before) = self.by_owner.get(&owner).copied()
-            && let Some((other, until)) = self.kept.remove(&before)
+        if !waiter.is_strict()
+            && let Some(before) = self.by_owner.get(&owner).copied()
+            && let Some(other) = self.take_kept(before)
         {
-            self.due.remove(&(until, before, None));
+            // An owner needs only one place to return to.
             self.disown(before, &other);
         }
-        self.own(owner, no);
+        self.own(no, &waiter);
         self.due.insert((until, no, None));
         if planted(Fault::KeptPlaceNotPassed) {
             self.taken.insert(no, waiter);
             return;
         }
+        if waiter.is_strict() {
+            self.kept_strict.insert((owner.0, owner.1, no));
+        }
+        if let Some(attempt) = waiter.attempt {
+            self.kept_of.insert((waiter.user, attempt.connection, no));
+        }
         self.kept.insert(no, (waiter, until));
     }
 
+    /// Takes out a kept place; only its owner's index entries stay.
+    fn take_kept(&mut self, no: WaiterId) -> Option<Waiter> {
+        let (waiter, until) = self.kept.remove(&no)?;
+        self.due.remove(&(until, no, None));
+        if waiter.is_strict() {
+            let strict = (waiter.token.clone(), waiter.user, no);
+            self.kept_strict.remove(&strict);
+        }
+        if let Some(attempt) = waiter.attempt {
+            self.kept_of.remove(&(waiter.user, attempt.connection, no));
+        }
+        Some(waiter)
+    }
+
     /// Makes a request wait for nothing but the store request in flight.
-    pub fn try_only(&mut self, user: UserId, token: &Token, request: RequestId) {
-        let Some(no) = self.by_owner.get(&(token.clone(), user)).copied() else {
+    pub fn try_only(&mut self, request: RequestId) {
+        let Some(no) = self.of_request(request) else {
             return;
         };
         if let Some(waiter) = self.taken.get_mut(&no)
@@ -286,8 +397,8 @@ impl WaitQueue {
     }
 
     /// Records that an `UNLOCK` with the token `held_by` stands behind a request.
-    pub fn block(&mut self, user: UserId, token: &Token, request: RequestId, held_by: Token) {
-        let Some(no) = self.by_owner.get(&(token.clone(), user)).copied() else {
+    pub fn block(&mut self, request: RequestId, held_by: Token) {
+        let Some(no) = self.of_request(request) else {
             return;
         };
         if let Some(waiter) = self.taken.get_mut(&no)
@@ -317,13 +428,20 @@ impl WaitQueue {
             .collect()
     }
 
-    /// Takes out the requests that do not wait, for users that satisfy `of`.
-    pub fn take_tries(&mut self, of: impl Fn(UserId) -> bool) -> Vec<RequestId> {
+    /// Takes out the requests that do not wait, for users that satisfy `of`. The places of clients that spin are kept
+    /// until `keep_until`.
+    pub fn take_tries(
+        &mut self,
+        of: impl Fn(UserId) -> bool,
+        keep_until: Option<Time>,
+    ) -> Vec<RequestId> {
         let concerns = |(no, _): &&(WaiterId, RequestId)| {
             self.taken.get(no).is_some_and(|waiter| of(waiter.user))
         };
         let tries: Vec<_> = self.tries.iter().filter(concerns).copied().collect();
-        self.take_requests(&tries);
+        for (no, request) in &tries {
+            self.refuse(*no, *request, keep_until);
+        }
         tries.into_iter().map(|(_, request)| request).collect()
     }
 
@@ -373,7 +491,7 @@ impl WaitQueue {
     /// Takes out the requests of a user that wait behind `most` others. Returns for each whether it does not wait
     /// except for the store request in flight.
     pub fn take_beyond(&mut self, most: usize, user: UserId) -> Vec<(RequestId, bool)> {
-        let mut beyond = self.requests.saturating_sub(most);
+        let mut beyond = self.requests().saturating_sub(most);
         let mut found = Vec::new();
         for (no, waiter) in self.taken.iter().rev() {
             let here = waiter.requests.len().min(beyond);
@@ -413,8 +531,9 @@ impl WaitQueue {
         self.due.first().map(|(time, ..)| *time)
     }
 
-    /// Takes out the requests whose time is up, and the kept places that lapse.
-    pub fn take_due(&mut self, now: Time) -> Vec<Due> {
+    /// Takes out the requests whose time is up, and the kept places that lapse. The places of clients that spin are kept
+    /// until `keep_until`.
+    pub fn take_due(&mut self, now: Time, keep_until: Option<Time>) -> Vec<Due> {
         let mut due = Vec::new();
         while let Some(&(time, no, request)) = self.due.first()
             && time <= now
@@ -423,7 +542,7 @@ impl WaitQueue {
             match request {
                 Some(request) => {
                     let is_try = self.tries.contains(&(no, request));
-                    self.leave_place(no, request, None);
+                    self.refuse(no, request, keep_until);
                     due.push(if is_try {
                         Due::Try(request)
                     } else {
@@ -431,7 +550,7 @@ impl WaitQueue {
                     });
                 }
                 None => {
-                    if let Some((waiter, _)) = self.kept.remove(&no) {
+                    if let Some(waiter) = self.take_kept(no) {
                         self.disown(no, &waiter);
                     }
                 }
@@ -441,9 +560,13 @@ impl WaitQueue {
         due
     }
 
-    fn own(&mut self, owner: (Token, UserId), no: WaiterId) {
-        self.by_user.entry(owner.1).or_default().insert(no);
-        self.by_owner.insert(owner, no);
+    /// Adds a place to the indexes.
+    fn own(&mut self, no: WaiterId, waiter: &Waiter) {
+        self.by_user.entry(waiter.user).or_default().insert(no);
+        if !waiter.is_strict() || planted(Fault::EqualTokensJoined) {
+            let owner = (waiter.token.clone(), waiter.user);
+            self.by_owner.insert(owner, no);
+        }
     }
 
     /// Removes a place from the indexes.
@@ -473,7 +596,7 @@ impl WaitQueue {
 
     /// Removes a request that was taken out from the indexes.
     fn forget(&mut self, no: WaiterId, waiting: &Waiting) {
-        self.requests -= 1;
+        self.by_request.remove(&waiting.request);
         if let Some(due) = waiting.due {
             self.due.remove(&(due, no, Some(waiting.request)));
         }

@@ -187,6 +187,7 @@ impl Session {
             try_only,
             fence,
             session: session.then(|| self.bound_leases.mailbox()),
+            attempt: None,
         };
         let pending = self
             .shared
@@ -211,7 +212,7 @@ impl Session {
         match command {
             Command::Unlock { key, token } if self.may_hold(key, token) => {
                 let name = self.name(key.clone());
-                Some(gate.unlock(&self.who, name, token.clone(), self.asked_at()))
+                Some(gate.unlock(&self.who, name, token.clone(), self.asked_at(), false))
             }
             Command::Relock {
                 key,
@@ -220,7 +221,7 @@ impl Session {
             } if self.may_hold(key, token) => {
                 let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
                 let (name, token) = (self.name(key.clone()), token.clone());
-                Some(gate.relock(&self.who, name, token, lease_ms, self.asked_at()))
+                Some(gate.relock(&self.who, name, token, lease_ms, self.asked_at(), false))
             }
             _ => None,
         }
@@ -314,7 +315,9 @@ impl Session {
             }
             Answer::Nil => self.write_answer(answer::nil),
             Answer::Done => self.write_answer(|out, protocol| answer::number(out, protocol, 1)),
-            Answer::NotHeld => self.write_answer(|out, protocol| answer::number(out, protocol, 0)),
+            Answer::NotHeld | Answer::HeldByAnother => {
+                self.write_answer(|out, protocol| answer::number(out, protocol, 0))
+            }
             Answer::Refused(refusal) => {
                 self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
             }

@@ -204,7 +204,7 @@ impl Locks {
                     ..
                 },
                 Some((holder, before)),
-            ) if holder == *token => {
+            ) if holder == *token && !store_request.is_strict() => {
                 let deadline = lease_anew(before, now.saturating_add(*lease_ms));
                 self.grant(name, token, deadline, false, *fence, now)
             }
@@ -222,7 +222,7 @@ impl Locks {
                     ..
                 },
                 Some((holder, before)),
-            ) if holder == *token => {
+            ) if holder == *token && !store_request.is_strict() => {
                 let deadline = lease_anew(before, now.saturating_add(*lease_ms));
                 let expected = *expects == Some(Deadline(before));
                 let fence = match store_request {
@@ -391,6 +391,7 @@ mod tests {
             fence: Fence::No,
             expects: None,
             bare: false,
+            strict: false,
         };
         let extend = StoreRequest::Extend {
             user,
@@ -406,6 +407,7 @@ mod tests {
             to: token("you"),
             lease_ms: 100,
             fence: false,
+            strict: false,
         };
         let release = StoreRequest::Release {
             user,
@@ -448,6 +450,7 @@ mod tests {
                 fence: Fence::No,
                 expects: None,
                 bare: false,
+                strict: false,
             };
             let extend = StoreRequest::Extend {
                 user,

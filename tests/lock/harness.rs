@@ -19,9 +19,9 @@
 use std::collections::HashMap;
 
 use lockgate::lock::{
-    Action, Dead, DeadToken, DeadWatch, Deadline, Event, Fence, LinkId, LockMetric, LockRequest,
-    Mark, Outcome, Queue, Reply, RequestId, Settings, StoreReply, StoreRequest, StoreRequestId,
-    Time, Token, UserId, Wait, WriteBack,
+    Action, Attempt, ConnectionId, Dead, DeadToken, DeadWatch, Deadline, Event, Fence, LinkId,
+    LockMetric, LockRequest, Mark, Outcome, Queue, Reply, RequestId, Settings, StoreReply,
+    StoreRequest, StoreRequestId, Time, Token, UserId, Wait, WriteBack,
 };
 
 pub(crate) const SETTINGS: Settings = Settings {
@@ -162,6 +162,11 @@ impl Harness {
                 token: token_of(token),
                 by_client: how.is_empty(),
             },
+            [number, "delete", ..] => Event::Delete {
+                request: RequestId(number.parse().unwrap()),
+                asked_at: self.now,
+                user,
+            },
             [number, what, token, ..] if number.parse::<u64>().is_ok() => {
                 let request = RequestId(number.parse().unwrap());
                 let token = token_of(token);
@@ -176,6 +181,7 @@ impl Harness {
                         asked_at,
                         user,
                         token,
+                        absorbed: words.contains(&"absorbed"),
                     },
                     "relock" => Event::Relock {
                         request,
@@ -184,20 +190,10 @@ impl Harness {
                         token,
                         lease_ms: last.parse().unwrap(),
                     },
-                    "gone" => Event::Gone {
-                        request,
-                        user,
-                        token,
-                    },
-                    "stop" => Event::StopWaiting {
-                        request,
-                        user,
-                        token,
-                    },
+                    "gone" => Event::Gone { request },
+                    "stop" => Event::StopWaiting { request },
                     "behind" => Event::UnlockBehind {
                         request,
-                        user,
-                        token,
                         held_by: token_of(last),
                     },
                     _ => panic!("{words:?}"),
@@ -222,11 +218,16 @@ impl Harness {
             asked_at: self.now,
             user: user_of(options),
             token,
-            explicit: options.contains(&"named"),
+            explicit: options.contains(&"named") || options.contains(&"spins"),
             lease_ms: value("px").unwrap_or(LEASE_MS),
             wait,
             fence: options.contains(&"fence"),
             session: options.contains(&"session"),
+            attempt: value("spins").map(|connection| Attempt {
+                connection: ConnectionId(connection),
+                strict: !options.contains(&"again"),
+                returns: !options.contains(&"once"),
+            }),
         }
     }
 
@@ -369,10 +370,12 @@ fn told_question(store_request: &StoreRequest) -> String {
             fence,
             expects,
             bare,
+            strict,
             ..
         } => format!(
-            "{}acquire {}{}{}{}",
+            "{}{}acquire {}{}{}{}",
             if *bare { "bare " } else { "" },
+            if *strict { "strict " } else { "" },
             name_of(token),
             lease(lease_ms),
             match fence {
@@ -388,11 +391,13 @@ fn told_question(store_request: &StoreRequest) -> String {
             to,
             lease_ms,
             fence,
+            strict,
             ..
         } => {
             format!(
-                "hand {} to {}{}{}{}",
+                "hand {} to {}{}{}{}{}",
                 name_of(from),
+                if *strict { "strict " } else { "" },
                 name_of(to),
                 lease(lease_ms),
                 fenced(*fence),

@@ -275,6 +275,7 @@ async fn a_request_that_was_given_up_is_not_sent_later() {
         fence: Fence::No,
         expects: None,
         bare: false,
+        strict: false,
     };
     assert_eq!(fixture.put(&lock("a"), store_request).await, UNKNOWN);
     gave_up.send(()).unwrap();

@@ -25,6 +25,7 @@ async fn ask_for(
         fence,
         expects,
         bare: false,
+        strict: false,
     };
     fixture.put(&lock(key), store_request).await.outcome
 }
@@ -37,6 +38,7 @@ async fn hand_over(fixture: &Fixture, key: &str, from: &str, to: &str) -> Outcom
         to: token(to),
         lease_ms: LONG,
         fence: true,
+        strict: false,
     };
     fixture.put(&lock(key), store_request).await.outcome
 }

@@ -223,6 +223,7 @@ impl Fixture {
             to: token(to),
             lease_ms: LONG,
             fence: false,
+            strict: false,
         };
         self.put(name, store_request).await
     }
@@ -305,6 +306,7 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> StoreRequest 
         fence: Fence::No,
         expects: None,
         bare: false,
+        strict: false,
     }
 }
 

@@ -166,6 +166,7 @@ fn fenced(holder: &str) -> StoreRequest {
         fence: Fence::New,
         expects: None,
         bare: false,
+        strict: false,
     }
 }
 
@@ -229,6 +230,7 @@ async fn a_replica_answers_no_question() {
             to: token("third"),
             lease_ms: LONG,
             fence: false,
+            strict: false,
         },
     };
     for what in [

@@ -70,6 +70,7 @@ async fn a_lock_that_this_store_granted_and_somebody_else_changes_is_told() {
         to: token("yours"),
         lease_ms: LONG,
         fence: false,
+        strict: false,
     };
     // Each writes last what it read first: only a read after the write keeps the key armed.
     for store_requests in [

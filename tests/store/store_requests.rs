@@ -303,6 +303,7 @@ async fn keys_and_tokens_are_any_bytes(fixture: Fixture) {
         fence: Fence::No,
         expects: None,
         bare: false,
+        strict: false,
     };
     granted(&fixture.put(&name, mine).await);
     assert_eq!(held(&fixture.ask(&name, "me", LONG).await).0, bytes);

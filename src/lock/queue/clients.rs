@@ -1,7 +1,8 @@
 //! The events of clients: they request the lock, stop waiting, or are gone; and the end of a lease that was granted to
 //! no client.
 
-use super::{Context, InFlight, PendingOp, Queue, Waiter};
+use super::{CachedHolder, Context, InFlight, PendingOp, Queue, Waiter, pending_ops::Owner};
+use crate::limits::{BELIEF_MS, CLEANUP_MS};
 use crate::lock::{
     event::{LockRequest, Refusal, Reply, RequestId, Time, Token, UserId, Wait},
     fault::{Fault, planted},
@@ -10,11 +11,16 @@ use crate::lock::{
 
 impl Queue {
     pub(super) fn lock(&mut self, send: &LockRequest, context: &mut Context<'_>) {
-        // A client that requests the lock with this token counts on the token again.
-        self.ops
-            .take_where(|op| op.gives_away(send.user, &send.token));
-        self.late
-            .retain(|(_, user, token)| *user != send.user || *token != send.token);
+        if !send.is_strict() {
+            // A client that requests the lock with this token counts on the token again.
+            self.ops
+                .take_where(|op| op.gives_away(send.user, &send.token));
+            self.late
+                .retain(|(_, user, token)| *user != send.user || *token != send.token);
+        }
+        if send.attempt.is_some() {
+            self.doubt_old_belief(context.now);
+        }
         let knows = self.knows(send.user, send.wait, context.now);
         if knows && self.waiters.requests() >= context.settings.max_waiters {
             self.left();
@@ -34,38 +40,87 @@ impl Queue {
         }
     }
 
-    pub(super) fn stop_waiting(
-        &mut self,
-        request: RequestId,
-        user: UserId,
-        token: &Token,
-        context: &mut Context<'_>,
-    ) {
-        if self
-            .in_flight
-            .as_ref()
-            .is_some_and(|in_flight| in_flight.is_for(user, token))
-        {
-            self.waiters.try_only(user, token, request);
-        } else if self
-            .waiters
-            .leave(user, token, request, self.keep_until(context))
-        {
+    pub(super) fn stop_waiting(&mut self, request: RequestId, context: &mut Context<'_>) {
+        let place = self.waiters.of_request(request);
+        let served = self.in_flight.as_ref().and_then(|it| self.served_by(it));
+        if place.is_some() && place == served {
+            self.waiters.try_only(request);
+        } else if self.waiters.leave(request, self.keep_until(context)) {
             context.reply(request, Reply::Nil);
             self.left();
         }
     }
 
-    pub(super) fn gone(
+    pub(super) fn gone(&mut self, request: RequestId, context: &Context<'_>) {
+        let keep_until = self.keep_until(context);
+        self.waiters.leave(request, keep_until);
+        self.left();
+    }
+
+    pub(super) fn unlock(&mut self, owner: Owner, context: &mut Context<'_>) {
+        if owner.absorbed {
+            if self.was_just_refused(&owner, context) {
+                return context.reply(owner.request, Reply::HeldByAnother);
+            }
+            self.end_abandoned_attempts(&owner, context);
+        }
+        self.take_op(PendingOp::Unlock(owner), context);
+    }
+
+    /// Releases the lock if this user holds it by a grant of this instance.
+    pub(super) fn delete(
         &mut self,
         request: RequestId,
+        asked_at: Time,
         user: UserId,
-        token: &Token,
-        context: &Context<'_>,
+        context: &mut Context<'_>,
     ) {
-        let keep_until = self.keep_until(context);
-        self.waiters.leave(user, token, request, keep_until);
-        self.left();
+        let lease = self.lease.as_ref().filter(|lease| {
+            let holder = self.cached_holder.as_ref().map(|it| &it.holder);
+            lease.user == user && holder == Some(&lease.token)
+        });
+        let Some(token) = lease.map(|lease| lease.token.clone()) else {
+            return context.reply(request, Reply::NotHeld);
+        };
+        let mut owner = self.owner(request, asked_at, (user, token), context.settings);
+        owner.absorbed = true;
+        self.take_op(PendingOp::Unlock(owner), context);
+    }
+
+    /// Returns whether this token was refused a moment ago because another one holds the lock. Some client libraries
+    /// release after each refused attempt.
+    fn was_just_refused(&self, owner: &Owner, context: &Context<'_>) -> bool {
+        let Some(kept_until) = self.waiters.kept_until(owner.user, &owner.token) else {
+            return false;
+        };
+        let kept_ms = context.settings.reconnect_grace_ms;
+        let left_ms = kept_until.millis_since(context.now);
+        let mut holder = self.cached_holder.iter().map(|it| &it.holder);
+        let in_flight = self.in_flight.as_ref();
+        kept_ms.saturating_sub(left_ms) <= CLEANUP_MS
+            && self.armed.is_some()
+            && holder.any(|holder| *holder != owner.token)
+            && !in_flight.is_some_and(|it| it.is_for(owner.user, &owner.token))
+            && !self.unsure.contains_key(&(owner.user, owner.token.clone()))
+    }
+
+    /// Refuses the waiting attempts of a client that gave them up: it releases their token, which does not hold the lock.
+    fn end_abandoned_attempts(&mut self, owner: &Owner, context: &mut Context<'_>) {
+        if self.is_holder(owner.user, &owner.token) {
+            return;
+        }
+        for request in self.waiters.strict_of(owner.user, &owner.token) {
+            self.stop_waiting(request, context);
+        }
+    }
+
+    /// Forgets the holder that the store reported too long ago to refuse attempts by it. A connection that went silent
+    /// pushes no changes, and a client that spins would have asked Redis by now.
+    fn doubt_old_belief(&mut self, now: Time) {
+        let is_old = |it: &mut CachedHolder| it.since.plus_millis(BELIEF_MS) <= now;
+        if !planted(Fault::OldBeliefRefuses) && self.cached_holder.take_if(is_old).is_some() {
+            self.backoff.now();
+        }
     }
 
     /// Gives back a lease that no client counts on, after a request stopped waiting. Either the lease was granted while
@@ -78,7 +133,7 @@ impl Queue {
         let (user, token) = (lease.user, &lease.token);
         let under_way =
             |in_flight: &InFlight| in_flight.is_for(user, token) || in_flight.releases(user, token);
-        let is_wanted = self.waiters.of_owner(user, token).is_some()
+        let is_wanted = !lease.is_strict() && self.waiters.of_owner(user, token).is_some()
             || self.in_flight.as_ref().is_some_and(under_way)
             || self.ops.iter().any(|e| e.gives_away(user, token));
         if !is_wanted {
@@ -106,7 +161,7 @@ impl Queue {
         }
         let lease = lease.clone();
         if let (true, Some(no)) = (lease.explicit, lease.waiter)
-            && self.waiters.of_owner(user, token).is_none()
+            && (lease.is_strict() || self.waiters.of_owner(user, token).is_none())
             && let Some(keep_until) = self.keep_until(context)
         {
             // The connection closed at the very moment of the grant, which counts as before it.
@@ -115,6 +170,8 @@ impl Queue {
                 user,
                 token,
                 explicit: true,
+                attempt: lease.attempt,
+                repeats_token: false,
                 lease_ms,
                 requests: Vec::new(),
             };

@@ -24,6 +24,7 @@ impl Queue {
             token,
             fence: asked_fence,
             bare,
+            strict,
             ..
         } = &in_flight.store_request
         else {
@@ -35,6 +36,10 @@ impl Queue {
                 fresh,
                 fence,
             } => {
+                if *strict && self.lease_of(*user, token).is_some() {
+                    // The lock was free: the lease of an equal token is over.
+                    self.put_lease(None, true, context);
+                }
                 let again = self.lease_of(*user, token).is_some();
                 if !again {
                     self.turn_begins(context);
@@ -61,8 +66,9 @@ impl Queue {
                 self.held(holder, ttl_ms, context);
             }
             Outcome::Refused(error) => {
-                let refused = self.waiters.take(*user, token).into_iter();
-                for waiting in refused.flat_map(|(_, waiter)| waiter.requests) {
+                let refused = self.served_by(in_flight);
+                let refused = refused.and_then(|no| self.waiters.take(no)).into_iter();
+                for waiting in refused.flat_map(|waiter| waiter.requests) {
                     let reply = Reply::Refused(Refusal::Store(error.clone()));
                     context.reply(waiting.request, reply);
                 }
@@ -147,14 +153,18 @@ impl Queue {
             waiter.lease_ms == lease.lease_ms
                 && (!waiter.wants_fence() || lease.sure_fence().is_some())
         };
-        if self.waiters.of_owner(user, token).is_some_and(suffices)
-            && let Some((no, waiter)) = self.waiters.take(user, token)
+        let served = self.served_by(in_flight);
+        let granted = served.filter(|no| self.waiters.at(*no).is_some_and(suffices));
+        if let Some(no) = granted
+            && let Some(waiter) = self.waiters.take(no)
         {
             lease.waiter = Some(no);
+            lease.attempt = waiter.attempt;
             self.grant_place(&mut lease, &waiter, context);
         }
         self.backoff.granted();
-        let orphaned = lease.receivers == 0 && self.waiters.of_owner(user, token).is_none();
+        let strict = in_flight.store_request.is_strict();
+        let orphaned = lease.receivers == 0 && (strict || self.served_by(in_flight).is_none());
         if orphaned && !planted(Fault::GoneGrantKept) {
             self.give_away(&lease);
         }

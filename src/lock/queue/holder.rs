@@ -18,6 +18,8 @@ pub(super) struct CachedHolder {
     pub(super) holder: Token,
     /// The user of the token, if this instance granted the lock.
     pub(super) user: Option<UserId>,
+    /// When the store last reported this holder.
+    pub(super) since: Time,
     /// When the holder's lease ends, as far as this instance knows.
     pub(super) expires_latest: Option<Time>,
     pub(super) until: Time,
@@ -102,6 +104,7 @@ impl Queue {
         self.cached_holder = Some(CachedHolder {
             holder,
             user,
+            since: context.now,
             expires_latest,
             until,
         });

@@ -10,6 +10,7 @@ use crate::lock::{
         UserId,
     },
     fault::{Fault, planted},
+    wait_queue::{Waiter, WaiterId},
 };
 
 /// The pause before a retry after the store said "not now", in milliseconds.
@@ -36,6 +37,8 @@ pub(super) struct InFlight {
     pub(super) retry_at: Option<Time>,
     /// The client named the token that the request may grant the lock.
     pub(super) explicit: bool,
+    /// The place that the request may grant the lock.
+    pub(super) place: Option<WaiterId>,
     /// The request is on lockgate's own behalf: no client gets the outcome.
     pub(super) own: bool,
     /// The store lost data meanwhile.
@@ -85,10 +88,31 @@ impl InFlight {
 }
 
 impl Queue {
+    /// Returns the place that a grant by this request serves, if a request waits there: the place that requests with the
+    /// token join, or that of a strict attempt.
+    pub(super) fn served_by(&self, in_flight: &InFlight) -> Option<WaiterId> {
+        let (user, token, lease_ms) = in_flight.store_request.grants_to()?;
+        if !in_flight.store_request.is_strict() {
+            return self.waiters.of_owner(user, token);
+        }
+        // The next attempt of the client may have come with another token or lease.
+        let is_same = |waiter: &Waiter| waiter.token == *token && waiter.lease_ms == lease_ms;
+        let place = in_flight.place;
+        place.filter(|no| self.waiters.at(*no).is_some_and(is_same))
+    }
+
     /// Sends a request again after the connection broke: the store may have executed it or not. Each request may be
     /// sent twice, as long as the client or lease that it serves is still there.
     pub(super) fn ask_again(&mut self, mut in_flight: InFlight, context: &mut Context<'_>) {
         in_flight.again = true;
+        self.insist_on_deadline(&mut in_flight);
+        if matches!(
+            in_flight.store_request,
+            StoreRequest::Handover { strict: true, .. }
+        ) {
+            // Its token may by now be that of another client, which would lose the lock.
+            return self.release_instead(in_flight, context);
+        }
         // The next connection may lead to a store that lacks data.
         if let StoreRequest::Acquire { fence, .. } = &mut in_flight.store_request
             && let Fence::NewUnless(_) = fence
@@ -112,6 +136,29 @@ impl Queue {
         }
         if in_flight.reply_to.is_none() || !planted(Fault::UnlockNotAskedAgain) {
             self.ask_again_unless_gone(in_flight, context);
+        }
+    }
+
+    /// Makes a release of an absorbed command that is sent again leave other owners with the same token alone, if this
+    /// instance knows the deadline that the first sending found.
+    fn insist_on_deadline(&self, in_flight: &mut InFlight) {
+        let op = in_flight.op.as_ref().and_then(|op| op.owner());
+        let is_absorbed = op.is_some_and(|owner| owner.absorbed);
+        if let StoreRequest::Release {
+            user,
+            token,
+            only_if,
+        }
+        | StoreRequest::Handover {
+            user,
+            from: token,
+            only_if,
+            ..
+        } = &mut in_flight.store_request
+            && is_absorbed
+        {
+            let lease = self.lease.as_ref().filter(|it| it.is_of(*user, token));
+            *only_if = only_if.or(lease.and_then(|lease| lease.deadline));
         }
     }
 
@@ -169,10 +216,9 @@ impl Queue {
         mut in_flight: InFlight,
         context: &mut Context<'_>,
     ) {
+        let is_served = self.served_by(&in_flight).is_some();
         match &mut in_flight.store_request {
-            StoreRequest::Acquire { user, token, .. }
-                if self.waiters.of_owner(*user, token).is_none() =>
-            {
+            StoreRequest::Acquire { .. } if !is_served => {
                 self.doubt(&in_flight);
                 self.left();
             }

@@ -53,6 +53,8 @@ pub(super) struct Owner {
     pub(super) after: u64,
     /// The earliest retry of a pending operation whose token may yet come. A change of the lock ends the delay.
     pub(super) not_before: Option<Time>,
+    /// The command is one of Redis's own. Other owners may have the same token.
+    pub(super) absorbed: bool,
 }
 
 impl PendingOp {
@@ -322,6 +324,7 @@ impl Queue {
             give_up_at: asked_at.plus_millis(settings.answer_within_ms),
             after: self.store_requests,
             not_before: None,
+            absorbed: false,
         }
     }
 
@@ -337,7 +340,7 @@ impl Queue {
     }
 
     /// Returns whether this token of this user holds the lock, as far as this instance knows.
-    fn is_holder(&self, user: UserId, token: &Token) -> bool {
+    pub(super) fn is_holder(&self, user: UserId, token: &Token) -> bool {
         let by_the_books = |lease: &Lease| lease.is_of(user, token);
         let is_believed = |cached_holder: &CachedHolder| {
             cached_holder.holder == *token && cached_holder.user.is_none_or(|its| its == user)

@@ -109,7 +109,10 @@ impl Queue {
             return;
         };
         let lease = self.lease_of(user, token);
-        if !planted(Fault::ReleasedForgotten) {
+        let op = in_flight.op.as_ref().and_then(|op| op.owner());
+        // An absorbed command may release the token of another owner, which uses it again.
+        let is_known = lease.is_some() || !op.is_some_and(|owner| owner.absorbed);
+        if is_known && !planted(Fault::ReleasedForgotten) {
             // A client may use its own token again elsewhere, though it should not. A token that lockgate made is
             // dead at any deadline.
             let named = lease.as_ref().filter(|lease| lease.explicit);

@@ -8,7 +8,7 @@ use crate::lock::{
     },
     fault::{Fault, planted},
     lease::{Lease, is_wanted_back},
-    wait_queue::Waiter,
+    wait_queue::{Waiter, WaiterId},
 };
 
 impl Queue {
@@ -32,42 +32,44 @@ impl Queue {
     fn ask_for_waiters(&mut self, context: &mut Context<'_>) -> bool {
         let Some(cached_holder) = &self.cached_holder else {
             let is_time = self.backoff.ask_at() <= context.now;
-            let first = self.next_place().filter(|_| is_time).cloned();
+            let first = self.next_place().filter(|_| is_time);
+            let first = first.map(|(no, waiter)| (no, waiter.clone()));
             return first
-                .inspect(|waiter| self.ask_for(waiter, context))
+                .inspect(|(no, waiter)| self.ask_for(*no, waiter, context))
                 .is_some();
         };
         let of_holder = self
             .waiters
             .of_token(&cached_holder.holder, cached_holder.user);
-        if let Some(waiter) = of_holder.filter(|it| !self.cut_off.has(it.user)) {
-            self.ask_for(&waiter.clone(), context);
+        if let Some((no, waiter)) = of_holder.filter(|(_, it)| !self.cut_off.has(it.user)) {
+            self.ask_for(no, &waiter.clone(), context);
             return true;
         }
+        let keep_until = self.keep_attempt_until(context);
         let rights = &self.rights;
-        for request in self
-            .waiters
-            .take_tries(|user| !rights.is_unauthorized(user))
-        {
+        let may_know = |user| !rights.is_unauthorized(user);
+        for request in self.waiters.take_tries(may_know, keep_until) {
             context.reply(request, Reply::Nil);
         }
         self.check_unauthorized(context)
     }
 
     /// Returns the first place whose user is not cut off from the store.
-    pub(super) fn next_place(&self) -> Option<&Waiter> {
+    pub(super) fn next_place(&self) -> Option<(WaiterId, &Waiter)> {
         if self.cut_off.any() {
             return self.waiters.first_of(|user| !self.cut_off.has(user));
         }
         self.waiters.first()
     }
 
-    fn ask_for(&mut self, waiter: &Waiter, context: &mut Context<'_>) {
+    fn ask_for(&mut self, no: WaiterId, waiter: &Waiter, context: &mut Context<'_>) {
         if self.is_anothers(waiter.user, &waiter.token) {
             // Once a check shows that the other user lost the lock, its lease is gone.
             return self.start(StoreRequest::Check { user: waiter.user }, None, context);
         }
+        let strict = waiter.is_strict() && !planted(Fault::EqualTokensJoined);
         let lease = self.lease_of(waiter.user, &waiter.token);
+        let lease = lease.filter(|_| !strict);
         let fence_at = |lease: &Lease| lease.fence_at.filter(|_| lease.fence.is_some());
         let store_request = StoreRequest::Acquire {
             user: waiter.user,
@@ -80,8 +82,9 @@ impl Queue {
             },
             expects: lease.and_then(|lease| lease.deadline),
             bare: self.is_bare(waiter, context.settings),
+            strict,
         };
-        self.start(store_request, None, context);
+        self.start_for(Some(no), store_request, None, context);
     }
 
     /// Returns whether the place has the only request for a lock of which nothing is known, without an explicit token,
@@ -162,7 +165,7 @@ impl Queue {
                 .as_ref()
                 .is_some_and(|cached_holder| cached_holder.holder == *token);
         match self.waiters.first() {
-            Some(next)
+            Some((_, next))
                 if holds
                     && (next.user == user || planted(Fault::HandedToAnotherUser))
                     && !self.streak.is_long(context.now, context.settings) =>
@@ -174,6 +177,7 @@ impl Queue {
                     to: next.token.clone(),
                     lease_ms: next.lease_ms,
                     fence: next.wants_fence() && !planted(Fault::NoFenceOnHandover),
+                    strict: next.is_strict() && !planted(Fault::EqualTokensJoined),
                 }
             }
             _ => StoreRequest::Release {
@@ -190,11 +194,25 @@ impl Queue {
         reply_to: Option<(RequestId, Time)>,
         context: &mut Context<'_>,
     ) {
-        let explicit = store_request.grants_to().is_some_and(|(user, token, _)| {
-            let waiter = self.waiters.of_owner(user, token);
-            waiter.is_some_and(|waiter| waiter.explicit)
-        });
+        let place = match &store_request {
+            StoreRequest::Handover { .. } => self.waiters.first().map(|(no, _)| no),
+            _ => None,
+        };
+        self.start_for(place, store_request, reply_to, context);
+    }
+
+    fn start_for(
+        &mut self,
+        place: Option<WaiterId>,
+        store_request: StoreRequest,
+        reply_to: Option<(RequestId, Time)>,
+        context: &mut Context<'_>,
+    ) {
+        let waiter = place.and_then(|no| self.waiters.at(no));
+        let explicit = waiter.is_some_and(|waiter| waiter.explicit);
         let again = match &store_request {
+            // An equal token may be another client's.
+            StoreRequest::Acquire { strict: true, .. } => false,
             StoreRequest::Acquire { user, token, .. } => {
                 self.unsure.remove(&(*user, token.clone())).is_some()
             }
@@ -212,6 +230,7 @@ impl Queue {
             dirty: Vec::new(),
             retry_at: None,
             explicit,
+            place,
             data_lost: false,
             grace_ms: None,
         };

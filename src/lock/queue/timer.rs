@@ -10,7 +10,8 @@ use crate::lock::{
 impl Queue {
     pub(super) fn timer(&mut self, context: &mut Context<'_>) {
         self.ops.wake(|at| at <= context.now);
-        for due in self.waiters.take_due(context.now) {
+        let keep_until = self.keep_attempt_until(context);
+        for due in self.waiters.take_due(context.now, keep_until) {
             match due {
                 Due::Try(request) => context.reply(request, self.unanswered()),
                 // It is unknown whether the lock is held.

@@ -142,13 +142,14 @@ impl Request {
                 lease_ms,
                 fence,
                 expects,
+                strict,
                 ..
             } => {
                 let fenced = *fence != Fence::No;
                 let arguments = Arguments::of(key, fenced).token(token);
                 let arguments = arguments.number(*lease_ms).deadline(*expects);
                 if !fenced {
-                    return arguments.to(Acquire, &ACQUIRE_SCRIPT);
+                    return arguments.strict(*strict).to(Acquire, &ACQUIRE_SCRIPT);
                 }
                 let arguments = arguments.number(floor).deadline(match fence {
                     Fence::NewUnless(deadline) => Some(*deadline),
@@ -162,6 +163,7 @@ impl Request {
                 to,
                 lease_ms,
                 fence,
+                strict,
                 ..
             } => {
                 let script = if *fence {
@@ -173,7 +175,7 @@ impl Request {
                 let arguments = arguments.number(*lease_ms).deadline(*only_if);
                 let arguments = match fence {
                     true => arguments.number(floor),
-                    false => arguments,
+                    false => arguments.strict(*strict),
                 };
                 arguments.to(Handover, script)
             }
@@ -322,6 +324,14 @@ impl Arguments {
     fn word(mut self, word: &'static str) -> Self {
         self.values.push(Bytes::from_static(word.as_bytes()));
         self
+    }
+
+    /// Adds the argument that makes a token that holds the lock already no owner.
+    fn strict(self, strict: bool) -> Self {
+        match strict {
+            true => self.word("strict"),
+            false => self,
+        }
     }
 
     fn number(self, number: u64) -> Self {

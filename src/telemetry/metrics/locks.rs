@@ -81,12 +81,20 @@ pub enum Request {
     Unlock,
     /// `RELOCK`.
     Relock,
+    /// An attempt of a client that spins. The session counts its reply.
+    Attempt,
+    /// A release or an extension by a command of Redis's own. The session counts its reply.
+    Absorbed,
 }
 
 impl Request {
     /// Returns whether the request asks for the lock.
     pub fn wants_lock(self) -> bool {
-        matches!(self, Self::Lock | Self::TryLock)
+        matches!(self, Self::Lock | Self::TryLock | Self::Attempt)
+    }
+
+    fn is_counted_by_session(self) -> bool {
+        matches!(self, Self::Attempt | Self::Absorbed)
     }
 }
 
@@ -135,6 +143,7 @@ impl LockMetrics {
             self.waited(micros);
         }
         match (request, reply) {
+            _ if request.is_counted_by_session() => {}
             (_, Reply::Granted { how, .. }) => {
                 self.wait.count(micros);
                 self.grants.of(*how).count();
@@ -144,7 +153,7 @@ impl LockMetrics {
             (_, Reply::Nil) => self.timeouts.count(),
             (Request::Unlock, _) => self.unlocks.of(reply).count(),
             (Request::Relock, _) => self.relocks.of(reply).count(),
-            (Request::Lock | Request::TryLock, _) => self.errors.count(),
+            _ => self.errors.count(),
         }
     }
 
@@ -158,7 +167,9 @@ impl LockMetrics {
         if request == Request::Lock {
             self.waited(micros);
         }
-        self.departures.count();
+        if !request.is_counted_by_session() {
+            self.departures.count();
+        }
     }
 
     fn waited(&self, micros: u64) {

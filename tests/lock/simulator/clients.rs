@@ -288,6 +288,7 @@ impl World {
             wait,
             fence: client.fence,
             session: client.session,
+            attempt: None,
         };
         self.feed(gate, Event::Lock(ask));
     }
@@ -325,12 +326,7 @@ impl World {
         let client = self.clients[who].clone();
         self.tell(|| format!("client {who} vanishes from gate {}", client.gate));
         self.totals.vanished += 1;
-        let gone = Event::Gone {
-            request,
-            user: client.user,
-            token: client.token.clone(),
-        };
-        self.feed(client.gate, gone);
+        self.feed(client.gate, Event::Gone { request });
         if client.fate == Fate::Retries {
             self.tries_again(who);
         } else {
@@ -370,16 +366,8 @@ impl World {
         if !self.waits(request) {
             return;
         }
-        let Client {
-            gate, token, user, ..
-        } = self.clients[who].clone();
         self.tell(|| format!("client {who} is not to wait any longer"));
-        let stop = Event::StopWaiting {
-            request,
-            user,
-            token,
-        };
-        self.feed(gate, stop);
+        self.feed(self.clients[who].gate, Event::StopWaiting { request });
     }
 
     /// The gate died: its clients are alone.

@@ -86,6 +86,7 @@ impl World {
                 asked_at: Time::from_micros(self.gates[gate].clock.at(now)),
                 user,
                 token: Token::new(format!("n{}", self.nags.next).into_bytes()),
+                absorbed: false,
             };
             self.feed(gate, unlock);
         }

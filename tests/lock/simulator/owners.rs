@@ -366,6 +366,7 @@ impl World {
             asked_at,
             user: client.user,
             token: client.token,
+            absorbed: false,
         };
         self.feed(gate, unlock);
     }

@@ -267,7 +267,7 @@ impl Store {
                 fence,
                 expects,
                 ..
-            } if holder.is_none() || is(token) => {
+            } if holder.is_none() || is(token) && !store_request.is_strict() => {
                 let expected = expects.is_some() && is_at(expects);
                 let fence = match fence {
                     Fence::No => None,
@@ -282,17 +282,18 @@ impl Store {
                 to,
                 lease_ms,
                 fence,
+                strict,
                 ..
             } if is(from) && is_at(only_if) => {
                 let fence = fence.then(|| self.next_fence(now, seen));
-                self.set(now, link, to, *lease_ms, false, fence)
+                self.set(now, link, to, *lease_ms, *strict, fence)
             }
             StoreRequest::Handover {
                 to,
                 lease_ms,
                 fence,
                 ..
-            } if is(to) => {
+            } if is(to) && !store_request.is_strict() => {
                 let fence = fence.then(|| self.next_fence(now, seen));
                 self.set(now, link, to, *lease_ms, false, fence)
             }

@@ -1,5 +1,5 @@
--- ARGV: token, lease, and the deadline that the key should have if the token holds the lock, or nothing. The
--- SET comes first, because a free lock is the usual case, and because a replica refuses it: a replica's view
+-- ARGV: token, lease, the deadline that the key should have if the token holds the lock, or nothing, and "strict" if a
+-- token that holds the lock is refused. The SET comes first, because a free lock is the usual case, and because a replica refuses it: a replica's view
 -- of the holder would be stale.
 -- A grant whose deadline Redis does not return is taken back. If Redis refused the SET
 -- for lack of memory, a token that holds the lock can still get a new lease.
@@ -20,7 +20,7 @@ if set and not string.find(set.err, 'OOM', 1, true) then return set end
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 if not holder then return set end
-if holder ~= ARGV[1] then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
+if holder ~= ARGV[1] or ARGV[4] then return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])} end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
 local at = lease_anew(ARGV[2])
 if expected and type(at) == 'table' and not at.err then return at[1] end

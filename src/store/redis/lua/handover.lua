@@ -1,4 +1,5 @@
--- ARGV: from, to, lease, and the deadline to insist on, or nothing.
+-- ARGV: from, to, lease, the deadline to insist on, or nothing, and "strict" if `to` is no next holder where it holds the
+-- lock already.
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 -- include deadline
@@ -11,5 +12,5 @@ if holder == ARGV[1] and (ARGV[4] == '' or expires_at(ARGV[4])) then
     if set.err then return set end
     return (deadline())
 end
-if holder == ARGV[2] then return lease_anew(ARGV[3]) end
+if holder == ARGV[2] and not ARGV[5] then return lease_anew(ARGV[3]) end
 return found(holder)

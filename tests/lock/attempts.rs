@@ -1,0 +1,354 @@
+//! Clients that spin: each attempt is a request of its own, which is refused or waits for a moment. `spins 7` is an
+//! attempt on connection 7; `again` lets equal tokens be one owner; `once` is an attempt that no other follows.
+
+use crate::harness::{Harness, scenario};
+
+#[test]
+fn an_attempt_at_a_free_lock_costs_one_request_and_its_release_another() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 unlock a absorbed", "release a"),
+        ("free", "2 Done"),
+        ("idle", "true"),
+    ]);
+}
+
+#[test]
+fn an_attempt_waits_in_the_queue_and_is_handed_the_lock() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("3 lock c", ""),
+        ("4 unlock a", "hand a to strict b"),
+        ("granted 8", "4 Done; 2 granted b"),
+        ("5 unlock b absorbed", "hand b to c"),
+        ("granted 9", "5 Done; 3 granted c"),
+    ]);
+}
+
+#[test]
+fn a_refused_attempt_keeps_its_place_for_the_next_one_with_its_token() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("3 lock c", ""),
+        ("after 50", "2 Nil"),
+        ("4 lock b spins 9 wait 50", ""),
+        ("5 unlock a", "hand a to strict b"),
+        ("granted 8", "5 Done; 4 granted b"),
+    ]);
+}
+
+#[test]
+fn an_attempt_with_a_new_token_finds_its_place_by_its_connection() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("3 lock c", ""),
+        ("after 50", "2 Nil"),
+        ("4 lock d spins 2 wait 50", ""),
+        ("5 lock e spins 1 wait 50", ""),
+        ("6 unlock a", "hand a to strict e"),
+        ("granted 8", "6 Done; 5 granted e"),
+        ("7 unlock e absorbed", "hand e to c"),
+        ("granted 9", "7 Done; 3 granted c"),
+        ("8 unlock c", "hand c to strict d"),
+    ]);
+}
+
+#[test]
+fn a_client_that_repeats_its_token_loses_its_place_to_no_other_on_its_connection() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("after 50", "2 Nil"),
+        ("3 lock b spins 1 wait 50", ""),
+        ("after 50", "3 Nil"),
+        ("4 lock c spins 1 wait 50", ""),
+        ("5 lock b spins 1 wait 50", ""),
+        ("6 unlock a", "hand a to strict b"),
+    ]);
+}
+
+#[test]
+fn an_empty_place_is_passed_over() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("3 lock c spins 2 wait 100", ""),
+        ("after 50", "2 Nil"),
+        ("4 unlock a absorbed", "hand a to strict c"),
+        ("granted 8", "4 Done; 3 granted c"),
+        ("5 lock b spins 1 wait 50", ""),
+        ("6 unlock c absorbed", "hand c to strict b"),
+        ("granted 9", "6 Done; 5 granted b"),
+    ]);
+}
+
+#[test]
+fn an_attempt_that_does_not_wait_is_refused_from_memory_and_keeps_its_place() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 try", "2 Nil"),
+        ("3 lock c", ""),
+        ("4 lock b spins 1 wait 50", ""),
+        ("5 unlock a", "hand a to strict b"),
+    ]);
+}
+
+#[test]
+fn an_attempt_that_no_other_follows_leaves_no_place() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 try once", "2 Nil"),
+        ("3 lock c", ""),
+        ("4 lock b spins 1 wait 50", ""),
+        ("5 unlock a", "hand a to c"),
+    ]);
+}
+
+#[test]
+fn the_holders_own_token_is_refused() {
+    scenario(&[
+        ("1 lock 1 spins 1 wait 50", "strict acquire 1"),
+        ("granted 7", "1 granted 1"),
+        ("2 lock 1 spins 2 wait 50", ""),
+        ("after 50", "2 Nil"),
+        ("3 lock 1 spins 3 try", "3 Nil"),
+    ]);
+}
+
+#[test]
+fn equal_tokens_wait_at_places_of_their_own_and_one_grant_reaches_one_attempt() {
+    scenario(&[
+        ("1 lock 1 spins 1 wait 50", "strict acquire 1"),
+        ("granted 7", "1 granted 1"),
+        ("2 lock 1 spins 2 wait 50", ""),
+        ("3 lock 1 spins 3 wait 50", ""),
+        ("4 delete", "hand 1 to strict 1"),
+        ("granted 8", "4 Done; 2 granted 1"),
+        ("5 delete", "hand 1 to strict 1"),
+        ("granted 9", "5 Done; 3 granted 1"),
+        ("6 delete", "release 1"),
+        ("free", "6 Done"),
+        ("idle", "true"),
+    ]);
+}
+
+#[test]
+fn a_token_that_the_store_reports_as_the_holder_is_refused() {
+    scenario(&[
+        ("1 lock 1 spins 1 wait 50", "strict acquire 1"),
+        ("held 1 20000", ""),
+        ("push", "strict acquire 1"),
+        ("held 1 20000", ""),
+        ("after 50", "1 Nil"),
+    ]);
+}
+
+#[test]
+fn an_equal_token_that_may_hold_the_lock_again_is_granted_again() {
+    scenario(&[
+        ("1 lock a spins 1 again wait 50", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock a spins 2 again wait 50", "acquire a if 7"),
+        ("granted 8", "2 granted a"),
+    ]);
+}
+
+/// The equal token may be another client's by now, which must not share its lock.
+#[test]
+fn an_attempt_without_a_reply_is_sent_again_but_the_holders_token_is_still_refused() {
+    scenario(&[
+        ("1 lock 1 spins 1 wait 50", "strict acquire 1"),
+        ("unknown", "strict acquire 1"),
+        ("held 1 20000", ""),
+        ("after 50", "1 Nil"),
+    ]);
+}
+
+/// Executed twice, the handover would take the lock from another client with the next waiter's token.
+#[test]
+fn a_handover_to_an_attempt_without_a_reply_becomes_a_release_of_that_grant() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock 1 spins 1 wait 50", ""),
+        ("3 unlock a", "hand a to strict 1"),
+        ("unknown", "release a"),
+        ("not held", "3 Done; strict acquire 1"),
+        ("granted 8", "2 granted 1"),
+    ]);
+}
+
+#[test]
+fn a_release_that_is_sent_again_insists_on_the_deadline_that_it_was_to_end() {
+    scenario(&[
+        ("1 lock 1 spins 1 wait 50", "strict acquire 1"),
+        ("granted 7", "1 granted 1"),
+        ("2 unlock 1 absorbed", "release 1"),
+        ("unknown", "release 1 if 7"),
+        ("not held", "2 Done"),
+    ]);
+}
+
+#[test]
+fn a_release_right_after_the_refusal_is_answered_from_memory_and_the_place_stays() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("3 lock c", ""),
+        ("after 50", "2 Nil"),
+        ("4 unlock b absorbed", "4 HeldByAnother"),
+        ("5 lock b spins 1 wait 50", ""),
+        ("6 unlock a", "hand a to strict b"),
+    ]);
+}
+
+#[test]
+fn a_release_some_time_after_the_refusal_asks_the_store() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("after 50", "2 Nil"),
+        ("after 51", ""),
+        ("3 unlock b absorbed", "release b"),
+        ("not held", "3 NotHeld"),
+    ]);
+}
+
+#[test]
+fn a_release_after_the_refusal_asks_the_store_if_the_holder_is_not_known_for_sure() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("held x 20000", ""),
+        ("2 lock b spins 1 wait 50", ""),
+        ("after 50", "2 Nil"),
+        ("push", "acquire a"),
+        ("3 unlock b absorbed", ""),
+        ("held x 20000", "release b"),
+        ("not held", "3 NotHeld"),
+    ]);
+}
+
+/// Its client gave it up on another connection.
+#[test]
+fn a_release_of_a_token_that_waits_ends_its_attempt() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 500", ""),
+        ("3 unlock b absorbed", "2 Nil; release b"),
+        ("not held", "3 NotHeld"),
+    ]);
+}
+
+#[test]
+fn the_release_of_a_constant_token_ends_no_waiting_attempt() {
+    scenario(&[
+        ("1 lock 1 spins 1 wait 50", "strict acquire 1"),
+        ("granted 7", "1 granted 1"),
+        ("2 lock 1 spins 2 wait 50", ""),
+        ("3 unlock 1 absorbed", "hand 1 to strict 1"),
+        ("granted 8", "3 Done; 2 granted 1"),
+    ]);
+}
+
+#[test]
+fn a_deletion_by_a_client_whose_user_does_not_hold_the_lock_is_not_ours() {
+    scenario(&[
+        ("1 delete", "1 NotHeld"),
+        ("2 lock a", "acquire a"),
+        ("granted 7", "2 granted a"),
+        ("3 delete user 5", "3 NotHeld"),
+    ]);
+}
+
+/// A connection that went silent pushes nothing.
+#[test]
+fn attempts_are_refused_by_the_stores_word_for_a_second_only() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("after 999", ""),
+        ("2 lock b spins 1 wait 50", ""),
+        ("after 50", "2 Nil"),
+        ("3 lock b spins 1 wait 50", "strict acquire b"),
+        ("held a 20000", ""),
+        ("after 50", "3 Nil"),
+    ]);
+}
+
+#[test]
+fn a_grant_whose_attempt_is_over_goes_to_the_next_waiter() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("3 lock c", ""),
+        ("4 unlock a", "hand a to strict b"),
+        ("after 50", "2 Nil"),
+        ("granted 8", "4 Done; hand b to c if 8"),
+        ("granted 9", "3 granted c"),
+    ]);
+}
+
+#[test]
+fn a_grant_for_the_token_before_does_not_reach_the_next_attempt_on_the_connection() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("3 unlock a", "hand a to strict b"),
+        ("after 50", "2 Nil"),
+        ("4 lock c spins 1 wait 50", ""),
+        ("granted 8", "3 Done; hand b to strict c if 8"),
+        ("granted 9", "4 granted c"),
+    ]);
+}
+
+#[test]
+fn an_attempt_that_stops_waiting_gets_the_outcome_of_its_request() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50", ""),
+        ("3 unlock a", "hand a to strict b"),
+        ("2 stop b", ""),
+        ("granted 8", "3 Done; 2 granted b"),
+    ]);
+}
+
+#[test]
+fn the_token_of_an_attempt_is_dead_at_its_own_deadline_only() {
+    let mut harness = Harness::new(crate::harness::SETTINGS);
+    for line in [
+        "1 lock 1 spins 1 wait 50",
+        "granted 7",
+        "2 unlock 1 absorbed",
+        "free",
+    ] {
+        harness.happen(line);
+    }
+    assert_eq!(harness.dead, ["1 up to 0 or at 7"]);
+}
+
+/// Another client may use the same token.
+#[test]
+fn the_release_of_a_token_that_was_not_granted_here_leaves_no_dead_token() {
+    let mut harness = Harness::new(crate::harness::SETTINGS);
+    for line in ["1 unlock 1 absorbed", "free"] {
+        harness.happen(line);
+    }
+    assert!(harness.dead.is_empty(), "{:?}", harness.dead);
+}
