@@ -69,12 +69,20 @@ pub const ADMIN_CONNECTIONS: usize = 64;
 /// Most patterns in one list of keys: each is compared with the keys of all commands that may concern a lock.
 pub const KEY_PATTERNS: usize = 64;
 
+/// The divisor that bounds the time for which an attempt is parked by its lease. Of the client libraries, the least
+/// patient gives up an attempt after 5 % of its lease; half of that leaves time for the way to lockgate and back.
+pub const PARK_PART: u64 = 40;
+
+/// Most SHA1s in `absorb.release_scripts`.
+pub const RELEASE_SCRIPTS: usize = 64;
+
 /// Longest text of a script that lockgate tries to recognise, in bytes. The scripts of lock libraries have up to
 /// 600.
 pub const SCRIPT_BYTES: usize = 1024;
 
 /// Scripts of clients that lockgate remembers by their SHA1, about 200 bytes each. A program has a handful; the bound
 /// is for clients that put values into the text of a script. Beyond it, only the `EVALSHA` of a new script passes.
+/// It bounds the memory of reported scripts as well.
 pub const LEARNED_SCRIPTS: usize = 1_024;
 
 /// The bounds that an operator may change.

@@ -1,7 +1,8 @@
 //! Recognises the commands by which clients of Redis take a lock without `LOCK`: `SET key token NX PX lease`, a script
 //! that compares and deletes, and what well-known libraries send. Pure.
 //!
-//! - [`patterns`]: the keys that are locks.
+//! - [`rules`]: which keys are locks, and what an attempt at one that is held gets.
+//! - [`patterns`]: patterns of keys.
 //! - [`shape`]: from a command to the request that it is.
 //! - [`scripts`], `lua`: from the SHA1 or the text of a script to its meaning.
 //! - [`reply`]: the replies that the clients expect.
@@ -11,12 +12,14 @@
 mod lua;
 pub mod patterns;
 pub mod reply;
+pub mod rules;
 pub mod scripts;
 pub mod shape;
 
 pub use patterns::{KeyPatterns, PatternError};
 pub use reply::{Replies, Reply};
-pub use scripts::{Equal, NotASha1, Scripts};
+pub use rules::{AbsorbSettings, Rules, Treatment};
+pub use scripts::{Equal, ReleaseScripts, ReleaseScriptsError, Scripts};
 pub use shape::{Ask, Shape};
 
 #[cfg(test)]

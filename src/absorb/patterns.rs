@@ -5,25 +5,25 @@ use thiserror::Error;
 use crate::{command::glob::Pattern, limits::KEY_PATTERNS};
 
 /// A list of patterns of keys, none of which matches keys of any beginning.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyPatterns(Vec<(Vec<u8>, Pattern)>);
 
-/// The error in a list of patterns.
+/// The error in a list of patterns. Its text is what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PatternError {
     /// There is nothing between two commas, or beside one.
-    #[error("an empty pattern: remove the comma beside it; a comma in a pattern is [,]")]
+    #[error("patterns separated by commas, none of them empty; a comma in a pattern is [,]")]
     Empty,
     /// A pattern begins with a wildcard.
     #[error(
-        "{0:?} matches keys that are no locks: begin it with what the names of all its locks begin with, as \"lock:*\""
+        "patterns that begin with what the names of all their locks begin with, such as \"lock:*\"; {0:?} does not"
     )]
     NoBeginning(String),
     /// A `[` has no `]`.
-    #[error("{0:?} has a [ without its ]: close it, or write \\[ for the character")]
+    #[error("a ] for each [, or \\[ for the character; {0:?} lacks one")]
     Unclosed(String),
     /// There are more than [`KEY_PATTERNS`].
-    #[error("more than {KEY_PATTERNS} patterns: join some of them by wildcards")]
+    #[error("at most {KEY_PATTERNS} patterns")]
     TooMany,
 }
 
@@ -32,7 +32,7 @@ impl KeyPatterns {
     /// or after a `\`, is part of its pattern. An empty list matches no key.
     ///
     /// # Errors
-    /// What is wrong with the list, and what to write instead.
+    /// A pattern that may match any key or is not finished, or too many of them.
     pub fn parse(list: &str) -> Result<Self, PatternError> {
         let mut patterns = Vec::new();
         if list.trim().is_empty() {
@@ -62,6 +62,12 @@ impl KeyPatterns {
     /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Returns whether all keys that they match begin with this prefix.
+    pub fn begin_with(&self, prefix: &[u8]) -> bool {
+        let mut patterns = self.0.iter();
+        patterns.all(|(beginning, _)| beginning.starts_with(prefix))
     }
 
     /// Returns whether one of them matches the key. Nearly all keys differ from each in its beginning.

@@ -5,8 +5,8 @@
 //! lockgate must not do. The SHA1s of such texts are remembered for the `EVALSHA` that follows.
 
 use std::{
-    collections::HashMap,
-    sync::{PoisonError, RwLock},
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
@@ -16,7 +16,7 @@ use super::{
     lua::{Lexeme, is_form, normal_form},
     reply::{Replies, Reply},
 };
-use crate::limits::{LEARNED_SCRIPTS, SCRIPT_BYTES};
+use crate::limits::{LEARNED_SCRIPTS, RELEASE_SCRIPTS, SCRIPT_BYTES};
 
 /// What a script asks of the lock at its only key, and where its arguments say so. Arguments count from zero, as
 /// `ARGV[1]`.
@@ -274,38 +274,83 @@ pub(super) fn texts() -> Vec<(&'static str, Script)> {
 /// The SHA1 of a script's text.
 type Sha1 = [u8; 20];
 
+/// The releases that the operator names by their SHA1: scripts that only compare and delete, with the token as their
+/// only argument, and return 1 or 0.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReleaseScripts(Vec<Sha1>);
+
+/// The error in a list of SHA1s. Its text is what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ReleaseScriptsError {
+    /// A word is no SHA1.
+    #[error(
+        "SHA1s of 40 hexadecimal digits, as SCRIPT LOAD returns them, separated by commas; {0:?} is none"
+    )]
+    NotASha1(String),
+    /// There are more than [`RELEASE_SCRIPTS`].
+    #[error("at most {RELEASE_SCRIPTS} SHA1s")]
+    TooMany,
+}
+
+impl ReleaseScripts {
+    /// Parses a list of SHA1s, separated by commas, with spaces around them or not. It may be empty.
+    ///
+    /// # Errors
+    /// One of them is no SHA1, or they are too many.
+    pub fn parse(list: &str) -> Result<Self, ReleaseScriptsError> {
+        let words = list.split(',').map(str::trim);
+        let words = words.filter(|word| !word.is_empty());
+        let sha1s = words.map(|word| {
+            let sha1 = sha1_of_hex(word.as_bytes());
+            sha1.ok_or_else(|| ReleaseScriptsError::NotASha1(word.to_owned()))
+        });
+        let sha1s: Vec<_> = sha1s.collect::<Result<_, _>>()?;
+        if sha1s.len() > RELEASE_SCRIPTS {
+            return Err(ReleaseScriptsError::TooMany);
+        }
+        Ok(Self(sha1s))
+    }
+}
+
 /// The scripts that are known, and those that clients taught.
 #[derive(Debug)]
 pub struct Scripts {
     forms: Vec<(Vec<Lexeme<'static>>, Script)>,
     known: HashMap<Sha1, Script>,
+    seen: Arc<Seen>,
+}
+
+/// The scripts that clients sent. Reloads of the configuration keep them.
+#[derive(Debug, Default)]
+struct Seen {
     learned: RwLock<HashMap<Sha1, Script>>,
+    reported: Mutex<HashSet<Sha1>>,
 }
 
 impl Scripts {
-    /// Creates the scripts of libraries, and `releases`: SHA1s, separated by commas, of scripts that only compare
-    /// and delete, with the token as their only argument, and return 1 or 0.
-    ///
-    /// # Errors
-    /// One of them is no SHA1.
-    pub fn new(releases: &str) -> Result<Self, NotASha1> {
-        let releases = releases.split(',').map(str::trim);
-        let releases = releases.filter(|hash| !hash.is_empty());
-        let named = releases.map(|hash| (hash, RELEASE));
-        // Of two entries for a SHA1 the last one counts.
-        let known = named.chain(LIBRARIES.iter().copied());
-        let known = known.map(|(hash, script)| match sha1_of_hex(hash.as_bytes()) {
-            Some(sha1) => Ok((sha1, script)),
-            None => Err(NotASha1(hash.to_owned())),
-        });
+    /// Creates the scripts of libraries, and those that the operator names.
+    pub fn new(releases: &ReleaseScripts) -> Self {
+        let named = releases.0.iter().map(|sha1| (*sha1, RELEASE));
+        let libraries = LIBRARIES.iter();
+        let libraries =
+            libraries.filter_map(|(hash, script)| Some((sha1_of_hex(hash.as_bytes())?, *script)));
         let forms = texts().into_iter();
         let forms =
             forms.filter_map(|(text, script)| Some((normal_form(text.as_bytes())?, script)));
-        Ok(Self {
+        Self {
             forms: forms.collect(),
-            known: known.collect::<Result<_, _>>()?,
-            learned: RwLock::default(),
-        })
+            // Of two entries for a SHA1 the last one counts.
+            known: named.chain(libraries).collect(),
+            seen: Arc::default(),
+        }
+    }
+
+    /// Creates the scripts for another list of the operator's. Both share what clients taught.
+    pub fn renamed(&self, releases: &ReleaseScripts) -> Self {
+        Self {
+            seen: Arc::clone(&self.seen),
+            ..Self::new(releases)
+        }
     }
 
     /// Returns the script of this SHA1, in hexadecimal digits of either case.
@@ -326,7 +371,8 @@ impl Scripts {
         let found = normal_form(text)?;
         let mut forms = self.forms.iter();
         let (_, script) = forms.find(|(form, _)| is_form(&found, form))?;
-        let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
+        let learned = self.seen.learned.write();
+        let mut learned = learned.unwrap_or_else(PoisonError::into_inner);
         if learned.len() < LEARNED_SCRIPTS {
             learned.insert(sha1, *script);
         }
@@ -335,19 +381,27 @@ impl Scripts {
 
     fn remembered(&self, sha1: &Sha1) -> Option<Script> {
         let learned = || {
-            let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+            let learned = self.seen.learned.read();
+            let learned = learned.unwrap_or_else(PoisonError::into_inner);
             learned.get(sha1).copied()
         };
         self.known.get(sha1).copied().or_else(learned)
     }
-}
 
-/// A word in the place of a SHA1.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "{0:?} is no SHA1: give the 40 hexadecimal digits that SCRIPT LOAD returns, separated by commas"
-)]
-pub struct NotASha1(String);
+    /// Returns whether to report an unknown script with this SHA1 to the operator: once for each, up to
+    /// [`LEARNED_SCRIPTS`].
+    pub fn is_news(&self, hex: &[u8]) -> bool {
+        let Some(sha1) = sha1_of_hex(hex) else {
+            return false;
+        };
+        if self.remembered(&sha1).is_some() {
+            return false;
+        }
+        let reported = self.seen.reported.lock();
+        let mut reported = reported.unwrap_or_else(PoisonError::into_inner);
+        reported.len() < LEARNED_SCRIPTS && reported.insert(sha1)
+    }
+}
 
 fn sha1_of_hex(hex: &[u8]) -> Option<Sha1> {
     let mut sha1 = Sha1::default();

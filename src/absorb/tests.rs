@@ -1,4 +1,5 @@
 mod patterns;
+mod rules;
 mod scripts;
 mod shapes;
 
@@ -20,7 +21,7 @@ fn shape(arguments: &[&[u8]], scripts: &Scripts) -> Option<Shape> {
 }
 
 fn libraries() -> Scripts {
-    Scripts::new("").unwrap()
+    Scripts::new(&ReleaseScripts::default())
 }
 
 /// Decodes a reply as a client does.

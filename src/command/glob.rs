@@ -11,7 +11,7 @@
 use std::ffi::c_char;
 
 /// A parsed pattern.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     parts: Vec<Part>,
     /// Length of the shortest name that it can match, in bytes.
@@ -20,7 +20,7 @@ pub struct Pattern {
     takes_empty: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     /// Any bytes.
     Star,

@@ -47,7 +47,7 @@ fn a_literal_beginning_may_be_escaped() {
 }
 
 #[test]
-fn an_error_says_what_to_do() {
+fn an_error_says_what_is_allowed() {
     let error = |list: &str| KeyPatterns::parse(list).unwrap_err();
     for list in ["*", "?a", "[a]b", "a,*", "*lock"] {
         assert!(
@@ -63,9 +63,23 @@ fn an_error_says_what_to_do() {
     }
     assert_eq!(
         error("*").to_string(),
-        "\"*\" matches keys that are no locks: begin it with what the names of all its locks begin with, as \"lock:*\""
+        "patterns that begin with what the names of all their locks begin with, such as \"lock:*\"; \"*\" does not"
     );
     let most = vec!["a"; 64].join(",");
     assert!(parsed(&most).matches(b"a"));
     assert_eq!(error(&(most + ",a")), PatternError::TooMany);
+}
+
+#[test]
+fn patterns_begin_with_a_prefix_where_each_of_them_names_all_of_it() {
+    assert!(parsed("p:a*,p:*,p:[12],p\\:b").begin_with(b"p:"));
+    for list in ["p:a*,b*", "p*", "p?a", "[p]:a", "p[:]a"] {
+        let patterns = KeyPatterns::parse(list);
+        assert!(
+            !patterns.is_ok_and(|patterns| patterns.begin_with(b"p:")),
+            "{list}"
+        );
+    }
+    assert!(parsed("a,b*").begin_with(b""));
+    assert!(parsed("").begin_with(b"p:"), "there are none");
 }

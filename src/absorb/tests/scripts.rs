@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     absorb::scripts::{Condition, Kind, Script, texts},
-    limits::{LEARNED_SCRIPTS, SCRIPT_BYTES},
+    limits::{LEARNED_SCRIPTS, RELEASE_SCRIPTS, SCRIPT_BYTES},
 };
 
 /// Returns what a script does, in words.
@@ -482,15 +482,19 @@ fn the_sha1_of_a_text_is_remembered_up_to_a_bound() {
     assert_eq!(scripts.by_text(b"return 1"), None);
 }
 
+fn named(releases: &str) -> ReleaseScripts {
+    ReleaseScripts::parse(releases).unwrap()
+}
+
 #[test]
 fn an_operator_names_releases_by_their_sha1() {
     let upper = "90DA91872223F85EB1376A17E3C4DF21ACE8C54B";
-    let scripts = Scripts::new(&format!("{upper}, {}", "0".repeat(40))).unwrap();
+    let scripts = Scripts::new(&named(&format!("{upper}, {}", "0".repeat(40))));
     for sha1 in [upper, &upper.to_ascii_lowercase(), &"0".repeat(40)] {
         assert_eq!(said(scripts.by_sha1(sha1.as_bytes())), "release 1/0");
     }
     let acquires = "175897a4e379e99e79a54937be09226f76cdcfe5";
-    let scripts = Scripts::new(acquires).unwrap();
+    let scripts = Scripts::new(&named(acquires));
     assert_eq!(
         said(scripts.by_sha1(acquires.as_bytes())),
         "acquire again 1/nil"
@@ -502,12 +506,51 @@ fn an_operator_names_releases_by_their_sha1() {
         &"é".repeat(20),
         &"0".repeat(41),
     ] {
-        let error = Scripts::new(bad).unwrap_err().to_string();
-        assert!(
-            error.contains("is no SHA1: give the 40 hexadecimal digits"),
-            "{error}"
-        );
+        let error = ReleaseScripts::parse(bad).unwrap_err();
+        assert_eq!(error, ReleaseScriptsError::NotASha1(bad.to_owned()));
     }
+}
+
+#[test]
+fn an_operator_names_a_bounded_number_of_releases() {
+    let most = vec!["0".repeat(40); RELEASE_SCRIPTS].join(",");
+    assert!(ReleaseScripts::parse(&most).is_ok());
+    let error = ReleaseScripts::parse(&(most + "," + &"1".repeat(40))).unwrap_err();
+    assert_eq!(error, ReleaseScriptsError::TooMany);
+    assert_eq!(named(" , "), ReleaseScripts::default());
+}
+
+#[test]
+fn another_list_of_releases_keeps_what_clients_taught() {
+    let redis = Redis::start();
+    let before = Scripts::new(&named(&"0".repeat(40)));
+    let sha1 = taught(&before, &mut redis.connect(), 0);
+    let after = before.renamed(&named(&"1".repeat(40)));
+    assert!(after.by_sha1(&sha1).is_some());
+    assert!(after.by_sha1(&[b'1'; 40]).is_some(), "it is named now");
+    assert_eq!(after.by_sha1(&[b'0'; 40]), None, "it is no longer named");
+    assert!(before.is_news(&[b'2'; 40]));
+    assert!(!after.is_news(&[b'2'; 40]), "it was reported");
+}
+
+#[test]
+fn an_unknown_script_is_news_once() {
+    let scripts = Scripts::new(&named(&"0".repeat(40)));
+    assert!(scripts.is_news(&[b'a'; 40]));
+    assert!(!scripts.is_news(&[b'A'; 40]), "the same in capitals");
+    assert!(!scripts.is_news(&[b'0'; 40]), "it is named");
+    let of_redis_py = b"c3f8721cbb97f72bc19e972846bd7aaf91901658";
+    assert!(!scripts.is_news(of_redis_py), "it is known");
+    assert!(!scripts.is_news(b"no SHA1"));
+}
+
+#[test]
+fn the_memory_of_reported_scripts_is_bounded() {
+    let scripts = libraries();
+    let news = (0..=LEARNED_SCRIPTS).filter(|it| scripts.is_news(format!("{it:040}").as_bytes()));
+    assert_eq!(news.count(), LEARNED_SCRIPTS);
+    let first = format!("{:040}", 0);
+    assert!(!scripts.is_news(first.as_bytes()), "it was reported");
 }
 
 proptest! {
