@@ -2,11 +2,21 @@
 //! [`crate::server::reload`] changes it.
 
 use std::{
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use crate::{auth::password::Current, config::Config};
+use bytes::Bytes;
+use tracing::warn;
+
+use crate::{
+    absorb::Rules,
+    auth::password::Current,
+    config::{Config, Upstream},
+};
 
 /// The values in force.
 #[derive(Debug)]
@@ -15,15 +25,27 @@ pub struct LiveConfig {
     password: Option<Current>,
     clients: AtomicUsize,
     drain_ms: AtomicU64,
+    /// Whether any key is absorbed: sessions read this for every command that may concern a lock.
+    absorbs: AtomicBool,
+    rules: RwLock<Arc<Rules>>,
+    /// The prefix of the keys of locks, which a reload does not change.
+    key_prefix: Bytes,
 }
 
 impl LiveConfig {
     /// Creates the values that an instance starts with.
     pub fn new(config: &Config) -> Self {
+        let rules = match config.upstream.url {
+            Upstream::Embedded => Rules::every_key(config.absorb.clone()),
+            Upstream::Redis(_) => Rules::new(config.absorb.clone()),
+        };
         let live = Self {
             password: config.password.clone().map(Current::from),
             clients: AtomicUsize::new(0),
             drain_ms: AtomicU64::new(0),
+            absorbs: AtomicBool::new(false),
+            rules: RwLock::new(Arc::new(rules)),
+            key_prefix: config.lock.key_prefix.clone(),
         };
         live.change(config);
         live
@@ -38,11 +60,37 @@ impl LiveConfig {
         let drain_ms = u64::try_from(config.drain.as_millis()).unwrap_or(u64::MAX);
         self.clients.store(config.limits.clients, Ordering::Relaxed);
         self.drain_ms.store(drain_ms, Ordering::Relaxed);
+        self.change_absorb(config);
+    }
+
+    fn change_absorb(&self, config: &Config) {
+        if config.lock.key_prefix != self.key_prefix {
+            // Its patterns were checked against a prefix that is not in force.
+            warn!("[absorb] stays as it was until lock.key_prefix changes with a new start");
+            return;
+        }
+        // Only a reload writes, so nothing changes in between.
+        let rules = self.rules().changed(config.absorb.clone());
+        let are_none = rules.are_none();
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        // A session that reads the flag meanwhile uses the old rules or the new ones.
+        self.absorbs.store(!are_none, Ordering::Relaxed);
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&rules)
     }
 
     /// Returns the password that clients have to give; it changes with this.
     pub fn password(&self) -> Option<&Current> {
         self.password.as_ref()
+    }
+
+    /// Returns the rules by which commands are absorbed. `None`: none is. Without a Redis there are always rules.
+    pub fn absorb(&self) -> Option<Arc<Rules>> {
+        let absorbs = self.absorbs.load(Ordering::Relaxed);
+        absorbs.then(|| self.rules())
     }
 
     /// Returns the number of clients that may be connected at a time.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
+    absorb::AbsorbSettings,
     auth::password::Password,
     limits::{
         LEAST_BUFFER_BYTES, LEAST_LOCK_COMMAND_BYTES, LEAST_TOKEN_BYTES, LOCK_COMMAND_BYTES,
@@ -20,6 +21,7 @@ use crate::{
     store::redis::settings::noticed_within,
 };
 
+mod absorb;
 mod admin;
 mod auth;
 mod findings;
@@ -65,6 +67,8 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// The section `[lock]`.
     pub lock: LockSettings,
+    /// The section `[absorb]`.
+    pub absorb: AbsorbSettings,
     /// The bounds.
     pub limits: Limits,
     /// How often a client would poll for a lock, for the estimate of avoided polls.
@@ -228,6 +232,7 @@ impl Config {
         let tls = Tls::check(typed)?;
         let elsewhere = unix_socket.is_some() || tls.is_some();
         let upstream = UpstreamSettings::check(typed)?;
+        let lock = LockSettings::check(typed)?;
         Ok(Self {
             listen: typed.parse("listen", "127.0.0.1:6380", |text| listen(text, elsewhere))?,
             unix_socket,
@@ -245,7 +250,8 @@ impl Config {
             drain: duration(typed, "drain", "5s", Duration::ZERO..=HOUR)?,
             tcp_keepalive: duration(typed, "tcp_keepalive", "5m", Duration::ZERO..=HOUR)?,
             idle_timeout: duration(typed, "idle_timeout", "0s", Duration::ZERO..=YEAR)?,
-            lock: LockSettings::check(typed)?,
+            absorb: absorb::check(typed, &lock.key_prefix)?,
+            lock,
             poll_interval: duration(typed, "metrics.poll_interval", "50ms", MILLISECOND..=HOUR)?,
             queue: QueueTimes::check(typed)?,
             limits: check_limits(typed)?,

@@ -3,8 +3,12 @@
 use std::{collections::BTreeMap, io::Write};
 
 use super::*;
-use crate::auth::identity::Credentials;
+use crate::{
+    absorb::{KeyPatterns, ReleaseScripts},
+    auth::identity::Credentials,
+};
 
+mod absorb;
 mod security;
 
 /// The file that documents every key.
@@ -162,6 +166,7 @@ fn each_key_of_the_file_does_what_it_says() {
             ask.max_delay = "12ms"
             ask.at_least_every = "13ms"
             ask.poll_every = "14ms"
+            absorb = { keys = "p:l*", try_keys = "p:t*", park = "23ms", release_scripts = "0000000000000000000000000000000000000000" }
             write_back = { leases = "session", grace = "9s" }
             [limits]
             clients = 15
@@ -215,6 +220,16 @@ fn each_key_of_the_file_does_what_it_says() {
             min_ms: 5,
             min_session_ms: 7,
             max_ms: 7
+        }
+    );
+    let patterns = |list| KeyPatterns::parse(list).unwrap();
+    assert_eq!(
+        config.absorb,
+        AbsorbSettings {
+            keys: patterns("p:l*"),
+            try_keys: patterns("p:t*"),
+            park_ms: 23,
+            release_scripts: ReleaseScripts::parse(&"0".repeat(40)).unwrap(),
         }
     );
     assert_eq!(

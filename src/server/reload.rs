@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The configuration keys that a reload changes. The program itself handles `log`.
-pub const RELOADED: [&str; 12] = [
+pub const RELOADED: [&str; 16] = [
     "log",
     "drain",
     "limits.clients",
@@ -29,6 +29,10 @@ pub const RELOADED: [&str; 12] = [
     "upstream.ca",
     "upstream.certificate",
     "upstream.key",
+    "absorb.keys",
+    "absorb.try_keys",
+    "absorb.park",
+    "absorb.release_scripts",
 ];
 
 /// A configuration that was reloaded and checked.
