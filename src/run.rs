@@ -287,6 +287,7 @@ pub(crate) fn shared(
         clients: AtomicUsize::new(0),
         budget: Arc::new(Budget::new(config.limits.kept_reply_bytes)),
         relays: Arc::default(),
+        absorbed: Arc::default(),
         admission_queue: Arc::default(),
         warnings: crate::session::Warnings::default(),
     }

@@ -28,7 +28,7 @@ use crate::{
     telemetry::{
         counters::Counters,
         log_limit::LogLimit,
-        metrics::{Measured, relays::RelayMetrics},
+        metrics::{Measured, absorb::AbsorbMetrics, relays::RelayMetrics},
     },
     transport::stream::Stream,
 };
@@ -78,6 +78,8 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// The metrics of the clients' connections to Redis.
     pub relays: Arc<RelayMetrics>,
+    /// The metrics of absorbed commands.
+    pub absorbed: Arc<AbsorbMetrics>,
     /// The order in which clients enter after Redis has verified them.
     pub admission_queue: Arc<AdmissionQueue>,
     /// The rate limits of log lines.
@@ -139,12 +141,13 @@ impl Shared {
         self.gate.counters()
     }
 
-    /// Returns the metrics of locks, of the upstream and of relays.
+    /// Returns the metrics of locks, of absorbed commands, of the upstream and of relays.
     pub fn measured(&self) -> Measured<'_> {
         Measured {
             locks: self.gate.metrics(),
             upstream: self.gate.upstream_metrics(),
             relays: &self.relays,
+            absorbed: &self.absorbed,
         }
     }
 

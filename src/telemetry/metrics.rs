@@ -2,14 +2,15 @@
 //!
 //! - [`exposition`]: families of samples, and how they are written.
 //! - [`histogram`]: counts of durations.
-//! - [`locks`], [`upstream`], [`relays`]: the metrics of locks, of lockgate's own commands to Redis, and of relayed
-//!   traffic.
+//! - [`locks`], [`absorb`], [`upstream`], [`relays`]: the metrics of locks, of absorbed commands, of lockgate's own
+//!   commands to Redis, and of relayed traffic.
 //! - [`process`]: the metrics of any process: time, memory, files.
 //!
 //! Each component counts its own work in atomic numbers; nothing is computed before a scrape. Names and units
 //! follow Prometheus's conventions: `_total` for counters, seconds and bytes. No lock's name, user, token or
 //! address is a label: they are secret, and unbounded.
 
+pub mod absorb;
 pub mod exposition;
 pub mod histogram;
 pub mod locks;
@@ -17,6 +18,7 @@ pub mod process;
 pub mod relays;
 pub mod upstream;
 
+use absorb::AbsorbMetrics;
 use exposition::{Family, Value};
 use locks::LockMetrics;
 use relays::RelayMetrics;
@@ -34,12 +36,15 @@ pub struct Measured<'a> {
     pub upstream: Option<&'a UpstreamMetrics>,
     /// Metrics of the traffic between clients and Redis.
     pub relays: &'a RelayMetrics,
+    /// Metrics of absorbed commands.
+    pub absorbed: &'a AbsorbMetrics,
 }
 
 impl Measured<'_> {
     /// Returns all families.
     pub fn families(&self) -> Vec<Family> {
         let mut families = self.locks.families();
+        families.extend(self.absorbed.families());
         families.extend(self.upstream.iter().flat_map(|it| it.families()));
         families.extend(self.relays.families());
         families

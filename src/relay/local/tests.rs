@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     telemetry::{
         counters::Counters,
-        metrics::{Measured, locks::LockMetrics, relays::RelayMetrics},
+        metrics::{Measured, absorb::AbsorbMetrics, locks::LockMetrics, relays::RelayMetrics},
     },
     testing::{Connection, Redis, Value},
 };
@@ -19,6 +19,7 @@ mod cli;
 static COUNTERS: Counters = Counters::new();
 static LOCKS: LockMetrics = LockMetrics::new(50_000);
 static RELAYS: RelayMetrics = RelayMetrics::new();
+static ABSORBED: AbsorbMetrics = AbsorbMetrics::new();
 
 static FACTS: Facts<'static> = Facts {
     now: Time::from_millis(90_061_000),
@@ -35,6 +36,7 @@ static FACTS: Facts<'static> = Facts {
         locks: &LOCKS,
         upstream: None,
         relays: &RELAYS,
+        absorbed: &ABSORBED,
     },
     upstream: None,
 };

@@ -8,6 +8,7 @@ use crate::{
     store::LockName,
     telemetry::metrics::{
         Measured,
+        absorb::{AbsorbMetrics, AttemptAnswer, EarlyEnd, PassedReason, ReleaseHow},
         exposition::{Kind, Value, text},
         histogram::Histogram,
         locks::{LockMetrics, Request},
@@ -79,12 +80,18 @@ async fn names_and_labels_are_plain_words() {
 
 /// Returns what each event adds to the fields of `INFO`.
 fn changed(by: impl FnOnce(&LockMetrics)) -> Vec<(String, u64)> {
-    let (locks, relays) = (LockMetrics::new(50_000), RelayMetrics::new());
+    let locks = LockMetrics::new(50_000);
     by(&locks);
+    fields(&locks, &AbsorbMetrics::new())
+}
+
+/// Returns the fields of `INFO` that are not zero.
+fn fields(locks: &LockMetrics, absorbed: &AbsorbMetrics) -> Vec<(String, u64)> {
     let measured = Measured {
-        locks: &locks,
+        locks,
         upstream: None,
-        relays: &relays,
+        relays: &RelayMetrics::new(),
+        absorbed,
     };
     let mut fields = measured.fields();
     fields.retain(|(_, value)| *value > 0);
@@ -159,6 +166,69 @@ fn each_event_of_a_lock_is_counted_once() {
         one("leases")
     );
     assert_eq!(changed(|locks| locks.lease_changed(true, true)), []);
+}
+
+#[test]
+fn each_event_of_an_absorbed_command_is_counted_once() {
+    let check = |by: &dyn Fn(&AbsorbMetrics), name: &str| {
+        let absorbed = AbsorbMetrics::new();
+        by(&absorbed);
+        let fields = fields(&LockMetrics::new(50_000), &absorbed);
+        assert_eq!(fields, [(format!("lockgate_{name}"), 1)]);
+    };
+    for (answer, name) in [
+        (AttemptAnswer::Free, "free"),
+        (AttemptAnswer::Handover, "handover"),
+        (AttemptAnswer::Waited, "waited"),
+        (AttemptAnswer::Again, "again"),
+        (AttemptAnswer::RefusedAtOnce, "refused_at_once"),
+        (AttemptAnswer::RefusedParked, "refused_parked"),
+    ] {
+        let name = format!("absorbed_attempts_{name}");
+        check(&|absorbed| absorbed.attempt(answer), &name);
+    }
+    for (how, name) in [
+        (ReleaseHow::Handover, "handover"),
+        (ReleaseHow::Released, "released"),
+        (ReleaseHow::NotHeld, "not_held"),
+        (ReleaseHow::FromMemory, "from_memory"),
+    ] {
+        let name = format!("absorbed_releases_{name}");
+        check(&|absorbed| absorbed.release(how), &name);
+    }
+    for (reason, name) in [
+        (PassedReason::NoExpiry, "no_expiry"),
+        (PassedReason::Lease, "lease"),
+        (PassedReason::Token, "token"),
+        (PassedReason::Keys, "keys"),
+        (PassedReason::Script, "script"),
+        (PassedReason::Rights, "rights"),
+        (PassedReason::Limit, "limit"),
+        (PassedReason::Transaction, "transaction"),
+        (PassedReason::Draining, "draining"),
+    ] {
+        let name = format!("absorb_passed_{name}");
+        check(&|absorbed| absorbed.passed(reason), &name);
+    }
+    for (why, name) in [
+        (EarlyEnd::Behind, "behind"),
+        (EarlyEnd::Share, "share"),
+        (EarlyEnd::Closed, "closed"),
+    ] {
+        let name = format!("absorb_ended_early_{name}");
+        check(&|absorbed| absorbed.ended_early(why), &name);
+    }
+    check(&|absorbed| absorbed.saved(1), "absorbed_commands_saved");
+}
+
+#[test]
+fn an_attempt_is_parked_until_it_is_dropped() {
+    let absorbed = Arc::new(AbsorbMetrics::new());
+    let parked = || fields(&LockMetrics::new(50_000), &absorbed);
+    let attempts = [absorbed.parked(), absorbed.parked()];
+    assert_eq!(parked(), [("lockgate_absorb_parked".to_owned(), 2)]);
+    drop(attempts);
+    assert_eq!(parked(), []);
 }
 
 #[test]
