@@ -167,6 +167,21 @@ fn a_failed_reload_logs_one_line_and_changes_nothing() {
     assert_eq!(place.logged("secret"), 0, "{}", place.gate.log());
 }
 
+#[test]
+fn absorbed_keys_change_without_a_restart() {
+    let place = Place::with("");
+    place.becomes(&format!(
+        "absorb = {{ keys = \"lock:*\", try_keys = \"job:*\", park = \"1s\", release_scripts = \"{:040}\" }}",
+        0
+    ));
+    assert_eq!(place.logged(RELOADED), 1, "{}", place.gate.log());
+    place.becomes("absorb.keys = \"*\"");
+    assert_eq!(place.logged(REFUSED), 1, "{}", place.gate.log());
+    place.becomes("lock.key_prefix = \"p:\"\nabsorb.keys = \"p:*\"");
+    assert_eq!(place.logged("[absorb] stays as it was"), 1);
+    assert_eq!(place.logged("need a new start"), 1, "of lock.key_prefix");
+}
+
 /// Until it is started anew, or the change is taken back.
 #[test]
 fn a_setting_that_needs_a_restart_is_named_without_its_value() {
