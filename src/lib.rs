@@ -57,7 +57,7 @@
 //! | [`server`] | accepts clients, up to a limit; the interface to the embedding program |
 //! | [`session`] | one connected client: dispatches its commands, and replies in order |
 //! | [`command`] | pure: the lock commands and their arguments; the entries of `COMMAND` |
-//! | [`absorb`] | pure: recognises commands of Redis's own that acquire and release locks; not in use yet |
+//! | [`absorb`] | pure: recognises commands of Redis's own that acquire and release locks |
 //! | [`auth`] | the users that clients are to Redis, and this instance's own password |
 //! | [`gate`] | the driver: a map from lock name to queue; executes the queues' actions, keeps their timers |
 //! | [`lock`] | **the core, pure**: the queue of one lock; events in (with the time), actions out |

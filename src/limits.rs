@@ -56,6 +56,12 @@ pub const BELIEF_MS: u64 = 1_000;
 /// that release after each refused attempt do so at once, and most then sleep for longer than this.
 pub const CLEANUP_MS: u64 = 50;
 
+/// How long the absorbed commands of a user pass to Redis after it refused that user lockgate's own, in milliseconds.
+pub const UNAUTHORIZED_MS: u64 = 60_000;
+
+/// Most users remembered as such.
+pub const UNAUTHORIZED_USERS: usize = 1_024;
+
 /// Most bytes read from one socket at a time: a value of 16 KiB passes in one piece. One read may exceed a buffer's
 /// bound.
 pub const READ_BYTES: usize = 64 * 1024;

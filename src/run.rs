@@ -287,8 +287,9 @@ pub(crate) fn shared(
         clients: AtomicUsize::new(0),
         budget: Arc::new(Budget::new(config.limits.kept_reply_bytes)),
         relays: Arc::default(),
-        absorbed: Arc::default(),
         admission_queue: Arc::default(),
+        peers: Arc::default(),
+        unauthorized: crate::session::unauthorized::Unauthorized::default(),
         warnings: crate::session::Warnings::default(),
     }
 }

@@ -3,8 +3,14 @@
 use super::{
     patterns::KeyPatterns,
     scripts::{ReleaseScripts, Scripts},
+    shape::Shape,
 };
-use crate::limits::PARK_PART;
+use bytes::Bytes;
+
+use crate::{
+    limits::PARK_PART,
+    resp::{plain_argument, plain_count},
+};
 
 /// The section `[absorb]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,23 +41,26 @@ pub struct Rules {
     /// Whether a key that no pattern matches is that of a lock.
     is_every_key: bool,
     scripts: Scripts,
+    /// What the keys of all locks begin with.
+    key_prefix: Bytes,
 }
 
 impl Rules {
     /// Creates the rules in front of a Redis, where only the keys of the patterns are locks.
-    pub fn new(settings: AbsorbSettings) -> Self {
+    pub fn new(settings: AbsorbSettings, key_prefix: Bytes) -> Self {
         Self {
             scripts: Scripts::new(&settings.release_scripts),
             settings,
             is_every_key: false,
+            key_prefix,
         }
     }
 
     /// Creates the rules without a Redis. Every key is that of a lock there: no other command stores one.
-    pub fn every_key(settings: AbsorbSettings) -> Self {
+    pub fn every_key(settings: AbsorbSettings, key_prefix: Bytes) -> Self {
         Self {
             is_every_key: true,
-            ..Self::new(settings)
+            ..Self::new(settings, key_prefix)
         }
     }
 
@@ -61,6 +70,7 @@ impl Rules {
             scripts: self.scripts.renamed(&settings.release_scripts),
             settings,
             is_every_key: self.is_every_key,
+            key_prefix: self.key_prefix.clone(),
         }
     }
 
@@ -82,6 +92,29 @@ impl Rules {
             0 => Treatment::Try,
             _ => Treatment::Park,
         })
+    }
+
+    /// Returns the name of the lock with this key in Redis. `None`: no lock has this key.
+    pub fn lock_name(&self, key: &Bytes) -> Option<Bytes> {
+        let name = key.strip_prefix(&self.key_prefix[..])?;
+        (!name.is_empty()).then(|| key.slice(key.len() - name.len()..))
+    }
+
+    /// Returns whether a request that [`plain_request`] found whole may be about a lock.
+    pub fn concern(&self, request: &[u8], name: &[u8]) -> bool {
+        let key_at = Shape::key_at(name, plain_count(request));
+        let key = key_at.and_then(|at| plain_argument(request, at));
+        key.is_some_and(|key| self.treatment(key).is_some())
+    }
+
+    /// Remembers the script that a command loads, if it is known by its text.
+    pub fn learn(&self, command: &[Bytes]) {
+        if let [script, load, text] = command
+            && script.eq_ignore_ascii_case(b"SCRIPT")
+            && load.eq_ignore_ascii_case(b"LOAD")
+        {
+            self.scripts.by_text(text);
+        }
     }
 
     /// Returns the longest time for which an attempt with this lease is parked. A client counts its lease from before

@@ -363,8 +363,7 @@ impl Scripts {
         if text.len() > SCRIPT_BYTES {
             return None;
         }
-        let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, text);
-        let sha1 = Sha1::try_from(hash.as_ref()).ok()?;
+        let sha1 = sha1_of(text)?;
         if let Some(script) = self.remembered(&sha1) {
             return Some(script);
         }
@@ -388,19 +387,26 @@ impl Scripts {
         self.known.get(sha1).copied().or_else(learned)
     }
 
-    /// Returns whether to report an unknown script with this SHA1 to the operator: once for each, up to
-    /// [`LEARNED_SCRIPTS`].
-    pub fn is_news(&self, hex: &[u8]) -> bool {
-        let Some(sha1) = sha1_of_hex(hex) else {
-            return false;
+    /// Returns the SHA1 of an unknown script, in hexadecimal digits, if it is to be reported to the operator: once for
+    /// each script, up to [`LEARNED_SCRIPTS`]. `name` is the command that runs it, and `script` its SHA1 or its text.
+    pub fn news(&self, name: &[u8], script: &[u8]) -> Option<String> {
+        let sha1 = match name.eq_ignore_ascii_case(b"EVALSHA") {
+            true => sha1_of_hex(script)?,
+            false => sha1_of(script)?,
         };
         if self.remembered(&sha1).is_some() {
-            return false;
+            return None;
         }
         let reported = self.seen.reported.lock();
         let mut reported = reported.unwrap_or_else(PoisonError::into_inner);
-        reported.len() < LEARNED_SCRIPTS && reported.insert(sha1)
+        let is_news = reported.len() < LEARNED_SCRIPTS && reported.insert(sha1);
+        is_news.then(|| sha1.iter().map(|byte| format!("{byte:02x}")).collect())
     }
+}
+
+fn sha1_of(text: &[u8]) -> Option<Sha1> {
+    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, text);
+    Sha1::try_from(hash.as_ref()).ok()
 }
 
 fn sha1_of_hex(hex: &[u8]) -> Option<Sha1> {

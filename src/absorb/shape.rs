@@ -48,6 +48,23 @@ pub enum Ask {
 }
 
 impl Shape {
+    /// Returns the place of the key in a command of this name, in any case, with this number of arguments, its name
+    /// included. `None`: such a command has no shape, as nearly all.
+    pub fn key_at(name: &[u8], arguments: usize) -> Option<usize> {
+        let (at, word) = match (name.len(), arguments) {
+            // SET key token NX has no lease, which operators want to know of.
+            (3, 4 | 6) => (1, "SET"),
+            (3, 2) => (1, "DEL"),
+            (6, 2) => (1, "UNLINK"),
+            (4, 5..) => (3, "EVAL"),
+            (7, 5..) => (3, "EVALSHA"),
+            (5, 4) => (1, "DELEX"),
+            (7, 3) => (1, "DELIFEQ"),
+            _ => return None,
+        };
+        name.eq_ignore_ascii_case(word.as_bytes()).then_some(at)
+    }
+
     /// Returns the shape of a whole command, its name included, on a connection that uses `database`. `None`: the
     /// command passes.
     ///

@@ -35,9 +35,10 @@ pub struct LiveConfig {
 impl LiveConfig {
     /// Creates the values that an instance starts with.
     pub fn new(config: &Config) -> Self {
+        let prefix = &config.lock.key_prefix;
         let rules = match config.upstream.url {
-            Upstream::Embedded => Rules::every_key(config.absorb.clone()),
-            Upstream::Redis(_) => Rules::new(config.absorb.clone()),
+            Upstream::Embedded => Rules::every_key(config.absorb.clone(), prefix.clone()),
+            Upstream::Redis(_) => Rules::new(config.absorb.clone(), prefix.clone()),
         };
         let live = Self {
             password: config.password.clone().map(Current::from),
@@ -87,10 +88,14 @@ impl LiveConfig {
         self.password.as_ref()
     }
 
+    /// Returns whether any command is absorbed.
+    pub fn absorbs(&self) -> bool {
+        self.absorbs.load(Ordering::Relaxed)
+    }
+
     /// Returns the rules by which commands are absorbed. `None`: none is. Without a Redis there are always rules.
     pub fn absorb(&self) -> Option<Arc<Rules>> {
-        let absorbs = self.absorbs.load(Ordering::Relaxed);
-        absorbs.then(|| self.rules())
+        self.absorbs().then(|| self.rules())
     }
 
     /// Returns the number of clients that may be connected at a time.

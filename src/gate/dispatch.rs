@@ -32,6 +32,9 @@ pub(super) struct Entry {
     /// The client that was granted the lease last. If it was not granted here, the client that extended it
     /// first.
     pub(super) holder: Option<Arc<Label>>,
+    /// Absorbed commands answered, less the requests to the store, since the balance was last counted as saved. None: the
+    /// latest request came by a command of lockgate's own.
+    balance: Option<i64>,
     wake_at: Option<Time>,
 }
 
@@ -80,6 +83,8 @@ impl Gate {
                     if caller.asked.wants_lock() {
                         self.waiting.fetch_add(1, Ordering::Relaxed);
                     }
+                    entry.balance =
+                        (caller.asked.is_absorbed()).then(|| entry.balance.unwrap_or(0));
                     entry.callers.insert(request, caller);
                 }
                 self.step(name, &mut entry, event, &mut todo)
@@ -189,6 +194,7 @@ impl Gate {
                 within_ms,
             } => {
                 let within = Duration::from_millis(within_ms);
+                entry.balance = entry.balance.map(|balance| balance - 1);
                 todo.store_requests.push((id, store_request, within));
             }
             Action::Reply { request, reply } => {
@@ -234,6 +240,9 @@ impl Gate {
         let reply = self.explained(name, caller.user, reply, entry.queue.is_blind());
         self.answered(now, &caller, &reply);
         entry.replied(request, &mut caller, &reply);
+        if caller.asked.is_absorbed() {
+            self.absorbed.saved(entry.take_saved());
+        }
         Some(Delivery {
             request,
             caller,
@@ -333,6 +342,7 @@ impl Entry {
             callers: HashMap::new(),
             sessions: Vec::new(),
             holder: None,
+            balance: None,
             wake_at: None,
         }
     }
@@ -351,6 +361,15 @@ impl Entry {
             }
             _ => {}
         }
+    }
+
+    /// Counts one more absorbed command as answered. Returns how many commands were saved since the last time.
+    fn take_saved(&mut self) -> u64 {
+        let balance = self.balance.get_or_insert(0);
+        *balance += 1;
+        let saved = u64::try_from(*balance).unwrap_or(0);
+        *balance = (*balance).min(0);
+        saved
     }
 
     fn take_mailbox(&mut self, request: RequestId) -> Option<Mailbox> {

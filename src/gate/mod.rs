@@ -40,6 +40,7 @@ use crate::{
     telemetry::{
         counters::Counters,
         metrics::{
+            absorb::AbsorbMetrics,
             locks::{LockMetrics, Request},
             upstream::UpstreamMetrics,
         },
@@ -83,6 +84,7 @@ pub struct Gate {
     limits: Limits,
     counters: Counters,
     metrics: LockMetrics,
+    absorbed: Arc<AbsorbMetrics>,
     warnings: Warnings,
     dead_tokens: DeadTokens,
     /// The number of locks that have not recovered from a loss of data yet.
@@ -178,6 +180,7 @@ impl Gate {
             limits,
             counters: Counters::new(),
             metrics,
+            absorbed: Arc::default(),
             warnings: Warnings::default(),
             next_request: AtomicU64::new(0),
             seeds: RandomState::new(),
@@ -429,6 +432,11 @@ impl Gate {
     /// Returns the metrics of locks.
     pub fn metrics(&self) -> &LockMetrics {
         &self.metrics
+    }
+
+    /// Returns the metrics of absorbed commands.
+    pub fn absorbed(&self) -> &Arc<AbsorbMetrics> {
+        &self.absorbed
     }
 
     /// Returns the metrics of the store, if it is a Redis.

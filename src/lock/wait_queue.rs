@@ -383,6 +383,25 @@ impl WaitQueue {
         Some(waiter)
     }
 
+    /// Makes the attempts at this place whose time is up wait for the store request in flight, until this moment.
+    pub fn await_outcome(&mut self, no: WaiterId, now: Time, until: Time) {
+        let Some(waiter) = self.taken.get_mut(&no).filter(|it| it.attempt.is_some()) else {
+            return;
+        };
+        for waiting in &mut waiter.requests {
+            let Some(due) = waiting
+                .due
+                .filter(|due| *due <= now && waiting.wait != Wait::No)
+            else {
+                continue;
+            };
+            (waiting.wait, waiting.due) = (Wait::No, Some(until));
+            self.due.remove(&(due, no, Some(waiting.request)));
+            self.due.insert((until, no, Some(waiting.request)));
+            self.tries.insert((no, waiting.request));
+        }
+    }
+
     /// Makes a request wait for nothing but the store request in flight.
     pub fn try_only(&mut self, request: RequestId) {
         let Some(no) = self.of_request(request) else {

@@ -196,6 +196,18 @@ impl Backend {
         }
     }
 
+    /// Returns whether a command of Redis's own may be answered in its place: nothing that came before has an effect on
+    /// its reply, or on what it means.
+    pub(crate) fn takes_absorbed_commands(&self) -> bool {
+        match self {
+            Self::Relay(relay) => {
+                let state = &relay.state;
+                !self.takes_lock_commands() && !state.one_shot_pending() && !state.silences_next()
+            }
+            Self::Local(_) => true,
+        }
+    }
+
     /// Returns whether no reply still owed changes the meaning of a lock command.
     pub(crate) fn changes_nothing(&self) -> bool {
         match self {

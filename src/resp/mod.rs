@@ -18,7 +18,9 @@ pub mod request;
 pub mod write;
 
 pub use reply::{ReplyScanner, ReplyStep};
-pub use request::{NAME_BYTES, RequestScanner, Step, arguments, plain_request};
+pub use request::{
+    NAME_BYTES, RequestScanner, Step, arguments, plain_argument, plain_count, plain_request,
+};
 pub use write::Writer;
 
 /// Longest inline command, and longest `*<count>` or `$<length>` line, in bytes (Redis's

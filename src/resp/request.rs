@@ -55,6 +55,22 @@ pub fn plain_request(input: &[u8]) -> Option<(usize, &[u8])> {
     (at <= input.len()).then_some((at, name))
 }
 
+/// Returns the number of arguments, the name included, of a request that [`plain_request`] found whole.
+pub fn plain_count(request: &[u8]) -> usize {
+    short_line(b'*', request).map_or(0, |(count, _)| count)
+}
+
+/// Returns an argument, the name being argument 0, of a request that [`plain_request`] found whole.
+pub fn plain_argument(request: &[u8], index: usize) -> Option<&[u8]> {
+    let (_, mut at) = short_line(b'*', request)?;
+    for _ in 0..index {
+        let (length, line) = short_line(b'$', request.get(at..)?)?;
+        at += line + length + 2;
+    }
+    let (length, line) = short_line(b'$', request.get(at..)?)?;
+    request.get(at + line..at + line + length)
+}
+
 /// The scanner of one client's requests, one after the other.
 #[derive(Debug, Clone)]
 pub struct RequestScanner {

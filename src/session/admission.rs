@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Session, answer, turn::Turn};
+use super::{Session, absorbing::Front, answer, turn::Turn};
 use crate::{
     auth::identity::{Credentials, User},
     clock,
@@ -36,7 +36,7 @@ pub(super) struct Admitted {
 
 /// A lock command whose client the store has to admit first.
 pub(super) struct AuthPending {
-    frame: Bytes,
+    front: Front,
     /// The credentials that the client gave.
     claim: Option<Credentials>,
     admission: Later<Admission>,
@@ -64,18 +64,18 @@ impl Session {
     }
 
     /// Starts a lock command, which runs as soon as its client is admitted.
-    pub(super) fn admit(&mut self, frame: Bytes) {
+    pub(super) fn admit(&mut self, front: Front) {
         let client_info = self.backend.client_info();
         if !self.who.label.says(client_info) {
             self.who.label = Arc::new(self.who.label.saying(client_info));
         }
         if self.is_admitted() {
-            return self.run_or_refuse(&frame);
+            return self.run_or_refuse(front);
         }
         let claim = match self.backend.identity() {
             Err(text) => {
-                self.refuse(text);
-                return;
+                let refusal = Refusal::Store(Bytes::from(text));
+                return self.refuse(&front, refusal);
             }
             Ok((Identity::Known(credentials), _)) => Some(credentials.clone()),
             Ok(_) => None,
@@ -90,12 +90,12 @@ impl Session {
             && self.shared.admission_queue.is_free(&claim)
         {
             self.admit_as(user);
-            return self.run_or_refuse(&frame);
+            return self.run_or_refuse(front);
         }
-        let waits = self.waits(&frame);
+        let waits = self.waits(&front);
         let patience = waits.unwrap_or(Some(self.shared.timeout));
         self.turn = Turn::AuthPending(AuthPending {
-            frame,
+            front,
             admission: self.shared.gate.admits(claim.clone(), patience),
             claim,
             ticket: None,
@@ -140,7 +140,7 @@ impl Session {
         }
         self.admit_as(user);
         self.came_at = Some(auth_pending.came_at);
-        self.run_or_refuse(&auth_pending.frame);
+        self.run_or_refuse(auth_pending.front);
         self.came_at = None;
         true
     }
@@ -152,7 +152,8 @@ impl Session {
             None if auth_pending.is_waiting() => self.write_answer(answer::nil),
             refusal => {
                 let refusal = refusal.unwrap_or(Refusal::Upstream);
-                self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
+                self.refuse(&auth_pending.front, refusal);
+                true
             }
         }
     }
@@ -163,18 +164,31 @@ impl Session {
         self.admitted = Some(Admitted { user, changes });
     }
 
-    fn refuse(&mut self, text: &str) -> bool {
-        self.write_answer(|out, protocol| answer::error(out, protocol, text))
+    fn refuse(&mut self, front: &Front, refusal: Refusal) {
+        match front {
+            Front::Own(_) => {
+                self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal));
+            }
+            Front::Absorbed(absorbed) => self.fall_open(absorbed, Some(refusal)),
+        }
     }
 
-    fn run_or_refuse(&mut self, frame: &Bytes) {
-        if let Err(text) = self.run(frame) {
-            self.refuse(&text);
+    fn run_or_refuse(&mut self, front: Front) {
+        match front {
+            Front::Own(frame) => {
+                if let Err(text) = self.run(&frame) {
+                    self.write_answer(|out, protocol| answer::error(out, protocol, &text));
+                }
+            }
+            Front::Absorbed(absorbed) => self.run_absorbed(absorbed),
         }
     }
 
     /// Returns whether the command is a `LOCK` that may wait, and for how long.
-    fn waits(&self, frame: &Bytes) -> Option<Option<Duration>> {
+    fn waits(&self, front: &Front) -> Option<Option<Duration>> {
+        let Front::Own(frame) = front else {
+            return None;
+        };
         let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).ok()?;
         match parse(&arguments, &self.shared.bounds).ok()? {
             Command::Lock {

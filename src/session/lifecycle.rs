@@ -44,6 +44,7 @@ impl Session {
     /// commands in flight finish. A client that got a push about its locks may still release them.
     pub(crate) fn drain(&mut self) {
         self.draining = true;
+        self.end_parking();
         if self.bound_leases.any() && self.may_push() {
             self.bound_leases.tell_all(&mut self.client.outbox);
             if self.is_waiting() {

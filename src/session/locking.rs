@@ -10,7 +10,9 @@ use std::{
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    Session, answer,
+    Session,
+    absorbing::{Absorbed, Front},
+    answer,
     lifecycle::Stage,
     requests::Frame,
     turn::{Running, Turn, Waiting},
@@ -19,13 +21,13 @@ use crate::{
     clock,
     command::{Command, CommandError, parse},
     error::{self, SHUTDOWN},
-    gate::{Answer, LockOptions, Pending},
+    gate::{Answer, Grant, LockOptions, Pending},
     limits::{LOCK_COMMAND_ARGUMENTS, LOOKED_AT_ONCE},
     lock::{Refusal, Time, Token},
     resp::{Protocol, arguments},
-    session::lookahead::Lookahead,
+    session::lookahead::{Lookahead, Reader, Request},
     store::LockName,
-    telemetry::metrics::locks::Request,
+    telemetry::metrics::{absorb::EarlyEnd, locks},
 };
 
 impl Session {
@@ -44,10 +46,10 @@ impl Session {
             return self.give_to_redis(frame);
         }
         self.hides_reply = self.backend.hides_reply();
-        self.admit(frame);
+        self.admit(Front::Own(frame));
     }
 
-    fn give_to_redis(&mut self, frame: Bytes) {
+    pub(super) fn give_to_redis(&mut self, frame: Bytes) {
         let count = frame.len();
         self.backend.pass_on(&mut BytesMut::from(frame), count);
         self.sent();
@@ -78,14 +80,15 @@ impl Session {
                 Some(pending) => Turn::Running(Running {
                     pending,
                     waiting: None,
+                    absorbed: None,
                 }),
                 None => {
                     let metrics = self.shared.gate.metrics();
                     metrics.answered_at_once(match command {
-                        Command::Unlock { .. } => Request::Unlock,
-                        _ => Request::Relock,
+                        Command::Unlock { .. } => locks::Request::Unlock,
+                        _ => locks::Request::Relock,
                     });
-                    Turn::Answered(Answer::NotHeld)
+                    Turn::Answered(Answer::NotHeld, None)
                 }
             },
             Command::LockInfo { key } => {
@@ -199,7 +202,19 @@ impl Session {
             looked: false,
             stopped: false,
         });
-        Turn::Running(Running { pending, waiting })
+        Turn::Running(Running {
+            pending,
+            waiting,
+            absorbed: None,
+        })
+    }
+
+    /// Starts a release or an extension that stands behind other commands. `None`: it is not for the gate.
+    fn start_kept(&self, request: &Request) -> Option<Pending> {
+        match request {
+            Request::Command(command) => self.start(command),
+            Request::Absorbed(shape) => self.start_absorbed(shape),
+        }
     }
 
     /// Starts an `UNLOCK` or `RELOCK`. `None`: its token is no valid one and holds nothing; or the client is
@@ -228,7 +243,7 @@ impl Session {
     }
 
     /// Returns when the client requested the command that starts now.
-    fn asked_at(&self) -> Time {
+    pub(super) fn asked_at(&self) -> Time {
         self.came_at.unwrap_or_else(clock::now)
     }
 
@@ -238,7 +253,7 @@ impl Session {
             && !self.shared.gate.is_reserved(&self.name(key.clone()))
     }
 
-    fn name(&self, key: Bytes) -> LockName {
+    pub(super) fn name(&self, key: Bytes) -> LockName {
         LockName {
             database: self.backend.database(),
             key,
@@ -247,11 +262,12 @@ impl Session {
 
     pub(super) fn await_gate(&mut self, cx: &mut Context<'_>, mut running: Running) -> bool {
         if let Poll::Ready(answer) = Pin::new(&mut running.pending).poll(cx) {
-            let waited = running.waiting.is_some();
+            // Redis executes what stands behind a command of its own although its client closed.
+            let waited = running.waiting.is_some() && running.absorbed.is_none();
             if self.stage != Stage::Open && waited && !matches!(answer, Answer::Granted(_)) {
                 self.abandon();
             } else {
-                self.turn = Turn::Answered(answer);
+                self.turn = Turn::Answered(answer, running.absorbed);
             }
             return true;
         }
@@ -259,9 +275,15 @@ impl Session {
         if let Some(waiting) = &mut running.waiting {
             // Other sessions run between two scans.
             let some = self.requests.lookahead.len() + LOOKED_AT_ONCE;
+            let rules = self.shared.live.absorb();
+            let reader = Reader {
+                bounds: &self.shared.bounds,
+                rules: rules.as_deref(),
+                database: self.backend.database(),
+            };
             moved = self.requests.lookahead.status(
                 &self.requests.inbox,
-                &self.shared.bounds,
+                &reader,
                 some.min(self.shared.limits.pipelined_commands),
             );
             self.yields |= moved;
@@ -272,12 +294,23 @@ impl Session {
                     &waiting.key,
                     waiting.token.as_ref(),
                     anew,
-                    |command| self.start(command),
+                    |request| self.start_kept(request),
                     |token| running.pending.unlock_behind(token.clone()),
                 );
                 self.requests.lookahead = lookahead;
             }
-            if self.stage != Stage::Open && !waiting.stopped {
+            // Nothing waits behind a parked attempt.
+            let why = match &running.absorbed {
+                _ if self.stage != Stage::Open => Some(EarlyEnd::Closed),
+                Some(_) if self.requests.lookahead.len() > 0 => Some(EarlyEnd::Behind),
+                _ => None,
+            };
+            if let Some(why) = why
+                && !waiting.stopped
+            {
+                if running.absorbed.is_some() {
+                    self.ended_early(why);
+                }
                 waiting.stopped = true;
                 running.pending.stop_waiting();
                 moved = true;
@@ -291,11 +324,14 @@ impl Session {
     /// Writes the answer to a lock command, but never inside a reply or message of Redis. A grant waits until
     /// its client has taken everything before it; otherwise its lease might expire meanwhile. It does not
     /// wait if more commands stand behind it: the client may read nothing before it has sent them all.
-    pub(super) fn answer(&mut self, answer: Answer) -> bool {
+    pub(super) fn answer(&mut self, answer: Answer, absorbed: Option<Box<Absorbed>>) -> bool {
         let busy = !self.client.is_written() && self.requests.inbox.is_empty();
         let is_grant = matches!(answer, Answer::Granted(_));
         if !self.may_answer() || (is_grant && busy && !self.stage.is_mute()) {
-            return self.stay(Turn::Answered(answer));
+            return self.stay(Turn::Answered(answer, absorbed));
+        }
+        if let Some(absorbed) = absorbed {
+            return self.answer_absorbed(answer, &absorbed);
         }
         match answer {
             Answer::Granted(grant) if grant.is_over() => {
@@ -304,14 +340,7 @@ impl Session {
             }
             Answer::Granted(grant) => {
                 self.write_answer(|out, protocol| answer::granted(out, protocol, &grant));
-                // From here on the lease may expire while the reply is on its way, as with Redis itself. A
-                // client that lockgate stopped reading for a shutdown is still present.
-                if self.left {
-                    self.late.push(grant);
-                } else {
-                    self.replies.delivering.push(self.client.end(), grant);
-                }
-                true
+                self.deliver_grant(grant)
             }
             Answer::Nil => self.write_answer(answer::nil),
             Answer::Done => self.write_answer(|out, protocol| answer::number(out, protocol, 1)),
@@ -322,6 +351,18 @@ impl Session {
                 self.write_answer(|out, protocol| answer::refusal(out, protocol, &refusal))
             }
         }
+    }
+
+    /// Delivers a grant whose reply is in the outbox.
+    pub(super) fn deliver_grant(&mut self, grant: Grant) -> bool {
+        // From here on the lease may expire while the reply is on its way, as with Redis itself. A client that lockgate
+        // stopped reading for a shutdown is still present.
+        if self.left {
+            self.late.push(grant);
+        } else {
+            self.replies.delivering.push(self.client.end(), grant);
+        }
+        true
     }
 
     /// Writes the reply to the running lock command, unless the client suppresses it.
@@ -353,13 +394,19 @@ impl Session {
             self.requests.frame = Frame::Unnamed;
             return;
         }
-        let run = |command: &Command| drop(self.start(command));
-        if let Turn::Next(frame) = &turn {
-            Lookahead::default().each_unlock(frame, &self.shared.bounds, run);
+        let run = |request: &Request| drop(self.start_kept(request));
+        let rules = self.shared.live.absorb();
+        let reader = Reader {
+            bounds: &self.shared.bounds,
+            rules: rules.as_deref(),
+            database: self.backend.database(),
+        };
+        if let Turn::Next(front) = &turn {
+            Lookahead::default().each_unlock(front.frame(), &reader, run);
         }
         // Inside an ordinary command the start of the next frame is unknown.
         if self.requests.frame != Frame::Ordinary {
-            lookahead.each_unlock(&rest, &self.shared.bounds, run);
+            lookahead.each_unlock(&rest, &reader, run);
         }
         self.requests.frame = Frame::Unnamed;
     }

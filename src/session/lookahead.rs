@@ -14,10 +14,12 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 
+use super::absorbing::recognise;
 use crate::{
+    absorb::{Ask, Rules, Shape},
     command::{Bounds, Command, Verb, parse},
     gate::Pending,
-    limits::LOCK_COMMAND_ARGUMENTS,
+    limits::{LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES},
     lock::Token,
     resp::{RequestScanner, Step, arguments},
 };
@@ -48,15 +50,32 @@ struct Behind {
 enum Kept {
     /// A command for Redis.
     Ordinary,
-    /// A lock command.
+    /// A request about a lock.
     Lock {
-        /// The parsed command. `None`: it is invalid, and gets its error in its turn.
-        command: Option<Command>,
+        /// The request. `None`: it is invalid, and gets its error in its turn.
+        request: Option<Request>,
         /// The hash of its lock and token, where it names both.
         own: Option<u64>,
         /// The pending reply of a command that overtook. It is written in its turn.
         started: Option<Box<Pending>>,
     },
+}
+
+/// A request about a lock.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// A lock command.
+    Command(Command),
+    /// A command of Redis's own.
+    Absorbed(Shape),
+}
+
+/// The means to read a request.
+pub(super) struct Reader<'a> {
+    pub(super) bounds: &'a Bounds,
+    /// The rules by which commands are absorbed.
+    pub(super) rules: Option<&'a Rules>,
+    pub(super) database: u32,
 }
 
 /// The decisions on which commands may overtake. Each is made once, however many commands arrive: the
@@ -84,11 +103,11 @@ impl Lookahead {
     }
 
     /// Scans the new bytes in the inbox. Returns whether they contained a whole command.
-    pub(crate) fn status(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
+    pub(crate) fn status(&mut self, inbox: &BytesMut, reader: &Reader<'_>, most: usize) -> bool {
         if inbox.is_empty() {
             return false;
         }
-        self.0.get_or_insert_default().status(inbox, bounds, most)
+        self.0.get_or_insert_default().status(inbox, reader, most)
     }
 
     /// Starts the commands that may overtake the waiting `LOCK` of `key` with `token`, and calls `tell` for
@@ -98,7 +117,7 @@ impl Lookahead {
         key: &Bytes,
         token: Option<&Token>,
         anew: bool,
-        start: impl FnMut(&Command) -> Option<Pending>,
+        start: impl FnMut(&Request) -> Option<Pending>,
         tell: impl FnMut(&Token),
     ) {
         if let Some(behind) = &mut self.0 {
@@ -147,8 +166,8 @@ impl Lookahead {
     pub(crate) fn each_unlock(
         &self,
         inbox: &Bytes,
-        bounds: &Bounds,
-        mut run: impl FnMut(&Command),
+        reader: &Reader<'_>,
+        mut run: impl FnMut(&Request),
     ) {
         let mut scanner = RequestScanner::new();
         let commands = self.0.iter().flat_map(|behind| &behind.commands);
@@ -178,10 +197,11 @@ impl Lookahead {
                         b"EXEC" | b"DISCARD" => transaction = false,
                         b"CLIENT" => {}
                         name if changes_what_follows(name) => return,
-                        b"UNLOCK" if !transaction && !started => {
-                            command_of(&frame, bounds).iter().for_each(&mut run);
+                        _ if transaction || started => {}
+                        _ => {
+                            let request = reader.request(&scanner, &frame).flatten();
+                            request.iter().filter(|it| it.releases()).for_each(&mut run);
                         }
-                        _ => {}
                     }
                 }
             }
@@ -190,7 +210,7 @@ impl Lookahead {
 }
 
 impl Behind {
-    fn status(&mut self, inbox: &BytesMut, bounds: &Bounds, most: usize) -> bool {
+    fn status(&mut self, inbox: &BytesMut, reader: &Reader<'_>, most: usize) -> bool {
         let before = self.commands.len();
         while !self.opaque && self.seen < inbox.len() && self.commands.len() < most {
             let (count, step) = self.scanner.scan(&inbox[self.seen..]);
@@ -201,7 +221,7 @@ impl Behind {
                 Ok(Step::End) => {
                     let frame = &inbox[self.frame_at..self.seen];
                     self.frame_at = self.seen;
-                    self.keep(frame, bounds);
+                    self.keep(frame, reader);
                 }
                 // The client gets this error in its turn.
                 Err(_) => self.opaque = true,
@@ -210,14 +230,13 @@ impl Behind {
         self.commands.len() > before
     }
 
-    fn keep(&mut self, frame: &[u8], bounds: &Bounds) {
-        let kept = match Verb::of(self.scanner.name()) {
-            Some(_) => {
-                let command = command_of(&Bytes::copy_from_slice(frame), bounds);
-                let own = command.as_ref().and_then(whose);
+    fn keep(&mut self, frame: &[u8], reader: &Reader<'_>) {
+        let kept = match reader.request(&self.scanner, &Bytes::copy_from_slice(frame)) {
+            Some(request) => {
+                let own = request.as_ref().and_then(Request::whose);
                 Kept::Lock {
                     own: own.map(|own| self.hasher.hash_one(own)),
-                    command,
+                    request,
                     started: None,
                 }
             }
@@ -234,7 +253,7 @@ impl Behind {
         &mut self,
         key: &Bytes,
         token: Option<&Token>,
-        mut start: impl FnMut(&Command) -> Option<Pending>,
+        mut start: impl FnMut(&Request) -> Option<Pending>,
         mut tell: impl FnMut(&Token),
     ) {
         if self.returns == 0 {
@@ -246,7 +265,7 @@ impl Behind {
         for kept in self.commands.range_mut(judged.count..) {
             let returns = kept.returns();
             let Kept::Lock {
-                command: Some(command),
+                request: Some(request),
                 own,
                 started,
             } = kept
@@ -254,12 +273,12 @@ impl Behind {
                 judged.ordinary |= matches!(kept, Kept::Ordinary);
                 continue;
             };
-            let (Some(own), Some((its_key, its_token))) = (*own, whose(command)) else {
+            let (Some(own), Some((its_key, its_token))) = (*own, request.whose()) else {
                 continue;
             };
             if returns && started.is_none() {
                 if !judged.ordinary && !judged.own.contains(&own) {
-                    *started = start(command).map(Box::new);
+                    *started = start(request).map(Box::new);
                     self.returns -= usize::from(started.is_some());
                 } else if its_key == key && Some(its_token) != token {
                     tell(its_token);
@@ -282,15 +301,68 @@ impl Behind {
 }
 
 impl Kept {
-    /// Returns whether it is an `UNLOCK` or `RELOCK`.
+    /// Returns whether it is an `UNLOCK` or `RELOCK`, or the same in a command of Redis's own.
     fn returns(&self) -> bool {
-        let Self::Lock { command, .. } = self else {
+        let Self::Lock {
+            request: Some(request),
+            ..
+        } = self
+        else {
             return false;
         };
+        let extends = matches!(
+            request,
+            Request::Command(Command::Relock { .. })
+                | Request::Absorbed(Shape {
+                    ask: Ask::Extend { .. },
+                    ..
+                })
+        );
+        extends || request.releases()
+    }
+}
+
+impl Request {
+    /// Returns the lock and the token that the request names.
+    fn whose(&self) -> Option<(&Bytes, &Token)> {
+        match self {
+            Self::Command(command) => whose(command),
+            Self::Absorbed(Shape { key, ask, .. }) => match ask {
+                Ask::Acquire { token, .. } | Ask::Release { token } | Ask::Extend { token, .. } => {
+                    Some((key, token))
+                }
+                Ask::Delete => None,
+            },
+        }
+    }
+
+    /// Returns whether the request releases the lock of a token. One that releases any token's does not overtake, since
+    /// that of a command before it may be among them.
+    fn releases(&self) -> bool {
         matches!(
-            command,
-            Some(Command::Unlock { .. } | Command::Relock { .. })
+            self,
+            Self::Command(Command::Unlock { .. })
+                | Self::Absorbed(Shape {
+                    ask: Ask::Release { .. },
+                    ..
+                })
         )
+    }
+}
+
+impl Reader<'_> {
+    /// Reads the request of a whole frame that was just scanned. `None`: it is an ordinary command; `Some(None)`: it is
+    /// an invalid lock command.
+    fn request(&self, scanner: &RequestScanner, frame: &Bytes) -> Option<Option<Request>> {
+        if Verb::of(scanner.name()).is_some() {
+            return Some(command_of(frame, self.bounds).map(Request::Command));
+        }
+        let rules = self.rules?;
+        let count = usize::try_from(scanner.argument_count()).ok()?;
+        Shape::key_at(scanner.name(), count)?;
+        let command = arguments(frame, LOCK_COMMAND_BYTES).ok()?;
+        let (_, shape) = recognise(rules, &command, self.database)?;
+        shape.map(|shape| Some(Request::Absorbed(shape)))
     }
 }
 

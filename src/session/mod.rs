@@ -35,6 +35,7 @@ use crate::{
     },
 };
 
+mod absorbing;
 mod admission;
 pub mod admission_queue;
 mod answer;
@@ -47,9 +48,11 @@ mod lifecycle;
 mod locking;
 mod lookahead;
 mod passing;
+pub mod peers;
 mod requests;
 mod shared;
 mod turn;
+pub mod unauthorized;
 mod unread;
 
 pub use shared::{Shared, Warnings, serve};
@@ -57,6 +60,7 @@ pub use shared::{Shared, Warnings, serve};
 use admission::Admitted;
 use delivering::Delivering;
 use lifecycle::Stage;
+use peers::Connected;
 use requests::Requests;
 use turn::Turn;
 use unread::Starved;
@@ -65,6 +69,10 @@ use unread::Starved;
 pub(crate) struct Session {
     shared: Arc<Shared>,
     who: gate::Client,
+    /// The number of the connection.
+    id: u64,
+    /// The connection among those of its address.
+    connected: Connected,
     admitted: Option<Admitted>,
     client: Pipe,
     backend: Backend,
@@ -123,6 +131,8 @@ impl Session {
                 user: UserId::ANONYMOUS,
                 label: Arc::new(Label::of(peer)),
             },
+            id,
+            connected: shared.peers.connect(peer),
             admitted: None,
             client,
             backend,

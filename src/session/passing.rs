@@ -11,6 +11,7 @@ use tracing::warn;
 
 use super::{
     Session,
+    absorbing::Front,
     requests::{Frame, Requests},
     turn::{Running, Turn},
 };
@@ -102,10 +103,14 @@ impl Session {
         }
         let under_way = self.backend.backlog() + passing;
         let most_bytes = self.shared.limits.relay_bytes.saturating_sub(under_way);
+        let rules = self.shared.live.absorb();
         let (mut count, mut end) = (0, 0);
         while end < most_bytes
             && let Some((frame, name)) = plain_request(&bytes[end..])
             && is_plain_in_any_case(name)
+            && !rules
+                .as_ref()
+                .is_some_and(|rules| rules.concern(&bytes[end..end + frame], name))
         {
             end += frame;
             count += 1;
@@ -174,6 +179,8 @@ impl Session {
             Frame::Unauthenticated
         } else if Verb::of(name).is_some() {
             Frame::Lock
+        } else if self.may_be_absorbed() {
+            Frame::Candidate
         } else if self.backend.keeps(name) {
             Frame::Kept
         } else {
@@ -190,14 +197,17 @@ impl Session {
                 self.requests.frame = Frame::Unauthenticated
             }
             // No part of a line passes before its end, where its name is known.
-            Frame::Unnamed | Frame::Kept if self.requests.scanner.is_inline() => {}
+            Frame::Unnamed | Frame::Kept | Frame::Candidate
+                if self.requests.scanner.is_inline() => {}
             // No lock command has a name of this length. But a guard lets no unknown command pass.
             Frame::Unnamed if is_long && self.shared.guard.is_some() => {
                 self.requests.frame = Frame::Excess
             }
             Frame::Kept if is_long && self.must_be_whole() => self.requests.frame = Frame::Excess,
-            // A COMMAND of this length gets no amendment.
-            Frame::Unnamed | Frame::Kept if is_long => self.requests.frame = Frame::Ordinary,
+            // A COMMAND of this length gets no amendment, and no attempt at a lock is as long.
+            Frame::Unnamed | Frame::Kept | Frame::Candidate if is_long => {
+                self.requests.frame = Frame::Ordinary
+            }
             Frame::Ordinary if self.backend.streams() => self.requests.pass_scanned(),
             Frame::Ordinary | Frame::Lock | Frame::Guarded if is_long => {
                 self.requests.frame = Frame::Excess
@@ -221,6 +231,7 @@ impl Session {
                 self.turn = Turn::Refusing(NOAUTH.to_owned());
             }
             Frame::Kept => self.kept_command(),
+            Frame::Candidate => self.candidate_command(),
             Frame::Ordinary if is_long && !self.backend.streams() => self.excess(),
             Frame::Ordinary => self.ordinary_command(),
             // Never: a name comes before the end of its frame.
@@ -311,7 +322,7 @@ impl Session {
 
     /// Lets the command just read start once everything before it is answered.
     fn next_turn(&mut self) {
-        self.turn = Turn::Next(self.take_command());
+        self.turn = Turn::Next(Front::Own(self.take_command()));
     }
 
     fn blank(&mut self) {
@@ -340,7 +351,7 @@ impl Session {
         counted.map_err(|error| self.uncountable(error))
     }
 
-    fn ordinary_command(&mut self) {
+    pub(super) fn ordinary_command(&mut self) {
         let counted = self.count_ordinary();
         if self.backend.streams() {
             self.requests.pass_scanned();
@@ -395,6 +406,9 @@ impl Session {
             return self.substitute(substitute);
         }
         let arguments = self.requests.arguments();
+        if let (Some(rules), Some(arguments)) = (self.shared.live.absorb(), &arguments) {
+            rules.learn(arguments);
+        }
         self.requests.lookahead.turn(self.requests.frame_bytes());
         self.requests.pass_scanned();
         let counted = match arguments {
@@ -420,9 +434,10 @@ impl Session {
                 Turn::Running(Running {
                     pending,
                     waiting: None,
+                    absorbed: None,
                 })
             }
-            None => Turn::Next(frame),
+            None => Turn::Next(Front::Own(frame)),
         };
     }
 

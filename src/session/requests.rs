@@ -33,6 +33,8 @@ pub(super) enum Frame {
     Lock,
     /// An ordinary command that is read whole before it passes.
     Kept,
+    /// A command of Redis's own that may be a request about a lock, read whole.
+    Candidate,
     /// A command for the guard, read whole.
     Guarded,
     /// A command of an unauthenticated client, skipped and refused at its end.

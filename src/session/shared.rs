@@ -14,7 +14,10 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{Session, admission_queue::AdmissionQueue, budget::Budget};
+use super::{
+    Session, admission_queue::AdmissionQueue, budget::Budget, peers::Peers,
+    unauthorized::Unauthorized,
+};
 use crate::{
     auth::{guard::Guard, identity::Users},
     clock,
@@ -78,10 +81,12 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// The metrics of the clients' connections to Redis.
     pub relays: Arc<RelayMetrics>,
-    /// The metrics of absorbed commands.
-    pub absorbed: Arc<AbsorbMetrics>,
     /// The order in which clients enter after Redis has verified them.
     pub admission_queue: Arc<AdmissionQueue>,
+    /// The addresses of the connected clients.
+    pub peers: Arc<Peers>,
+    /// The users without the rights that absorbed commands need.
+    pub unauthorized: Unauthorized,
     /// The rate limits of log lines.
     pub warnings: Warnings,
 }
@@ -89,6 +94,9 @@ pub struct Shared {
 /// Log lines a minute for failed handshakes: an operator who rolls out certificates needs to see which
 /// clients lack one.
 const HANDSHAKES_A_MINUTE: u64 = 20;
+
+/// Log lines a minute for unknown scripts, each of which is reported once.
+const UNKNOWN_SCRIPTS_A_MINUTE: u64 = 20;
 
 /// Rate limits of log lines that clients can trigger.
 #[derive(Debug)]
@@ -107,6 +115,10 @@ pub struct Warnings {
     pub starved: LogLimit,
     /// A transaction changes its connection too often.
     pub endless: LogLimit,
+    /// A client closed its connection while its attempt was parked.
+    pub impatient: LogLimit,
+    /// A script on the keys of locks is unknown.
+    pub unknown_scripts: LogLimit,
 }
 
 impl Default for Warnings {
@@ -119,6 +131,8 @@ impl Default for Warnings {
             uncountable: LogLimit::new(1),
             starved: LogLimit::new(1),
             endless: LogLimit::new(1),
+            impatient: LogLimit::new(1),
+            unknown_scripts: LogLimit::new(UNKNOWN_SCRIPTS_A_MINUTE),
         }
     }
 }
@@ -147,8 +161,13 @@ impl Shared {
             locks: self.gate.metrics(),
             upstream: self.gate.upstream_metrics(),
             relays: &self.relays,
-            absorbed: &self.absorbed,
+            absorbed: self.gate.absorbed(),
         }
+    }
+
+    /// Returns the metrics of absorbed commands.
+    pub fn absorb_metrics(&self) -> &Arc<AbsorbMetrics> {
+        self.gate.absorbed()
     }
 
     pub(super) fn unreachable(&self, error: &io::Error) -> String {

@@ -4,7 +4,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::{Session, admission::AuthPending, answer};
+use super::{
+    Session,
+    absorbing::{Absorbed, Front},
+    admission::AuthPending,
+    answer,
+};
 use crate::{
     gate::{Answer, Info, Pending},
     lock::Token,
@@ -17,7 +22,7 @@ pub(super) enum Turn {
     Open,
     /// A command that starts once everything before it is answered: a lock command, one for the guard, or one
     /// that may make this a plain pipe.
-    Next(Bytes),
+    Next(Front),
     /// The next command, once everything before it is answered.
     Settling,
     /// A lock command whose client the store has to admit first.
@@ -28,8 +33,8 @@ pub(super) enum Turn {
     Looking(Later<Result<Info, Bytes>>),
     /// A `LOCKS` with its pattern and count, while the store checks the client's permission.
     Listing(Later<Result<(), Bytes>>, Option<Bytes>, Option<usize>),
-    /// A lock command whose reply is to be written.
-    Answered(Answer),
+    /// A lock command whose reply is to be written, or an absorbed one.
+    Answered(Answer, Option<Box<Absorbed>>),
     /// A command to be refused, once everything before it is answered.
     Refusing(String),
     /// An error to close with, once everything before it is answered.
@@ -42,8 +47,10 @@ pub(super) enum Turn {
 
 pub(super) struct Running {
     pub(super) pending: Pending,
-    /// Set for a `LOCK`, which may wait.
+    /// Set for a `LOCK`, which may wait, and for a parked attempt.
     pub(super) waiting: Option<Waiting>,
+    /// Set for a command of Redis's own.
+    pub(super) absorbed: Option<Box<Absorbed>>,
 }
 
 pub(super) struct Waiting {
@@ -68,11 +75,14 @@ impl Session {
     fn take_turn(&mut self, cx: &mut Context<'_>) -> bool {
         match std::mem::replace(&mut self.turn, Turn::Open) {
             Turn::Open => self.dispatch(),
-            Turn::Next(frame) => {
+            Turn::Next(front) => {
                 if !self.backend.is_settled() || !self.keeps_more() {
-                    return self.stay(Turn::Next(frame));
+                    return self.stay(Turn::Next(front));
                 }
-                self.begin(frame);
+                match front {
+                    Front::Own(frame) => self.begin(frame),
+                    Front::Absorbed(absorbed) => self.begin_absorbed(absorbed),
+                }
                 true
             }
             Turn::Settling => {
@@ -97,7 +107,7 @@ impl Session {
                 Poll::Ready(may) => self.list(may, pattern, count),
                 Poll::Pending => self.stay(Turn::Listing(may, pattern, count)),
             },
-            Turn::Answered(answer) => self.answer(answer),
+            Turn::Answered(answer, absorbed) => self.answer(answer, absorbed),
             Turn::Refusing(text) => {
                 if !self.backend.is_settled() || !self.keeps_more() {
                     return self.stay(Turn::Refusing(text));
@@ -142,7 +152,7 @@ impl Session {
     /// Returns whether a `LOCK` waits.
     pub(super) fn is_waiting(&self) -> bool {
         match &self.turn {
-            Turn::Running(running) => running.waiting.is_some(),
+            Turn::Running(running) => running.waiting.is_some() && running.absorbed.is_none(),
             Turn::AuthPending(auth_pending) => auth_pending.is_waiting(),
             _ => false,
         }

@@ -290,14 +290,46 @@ fn attempts_are_refused_by_the_stores_word_for_a_second_only() {
 }
 
 #[test]
-fn a_grant_whose_attempt_is_over_goes_to_the_next_waiter() {
+fn an_attempt_whose_time_is_up_waits_for_the_grant_on_its_way() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("after 60", ""),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 2 wait 50", ""),
+        ("3 lock c spins 3 wait 50", ""),
+        ("4 unlock a absorbed", "hand a to strict b"),
+        ("after 60", "3 Nil"),
+        ("granted 8", "4 Done; 2 granted b"),
+    ]);
+}
+
+#[test]
+fn an_attempt_waits_for_the_grant_on_its_way_no_longer_than_the_store_may_take() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("after 1999", ""),
+        ("after 1", "1 Upstream"),
+    ]);
+}
+
+#[test]
+fn an_attempt_whose_request_found_another_holder_is_refused_at_once_when_its_time_is_up() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("after 60", ""),
+        ("held x 20000", "1 Nil"),
+    ]);
+}
+
+#[test]
+fn a_grant_whose_client_is_gone_goes_to_the_next_waiter() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b spins 1 wait 50", ""),
         ("3 lock c", ""),
         ("4 unlock a", "hand a to strict b"),
-        ("after 50", "2 Nil"),
+        ("2 gone b", ""),
         ("granted 8", "4 Done; hand b to c if 8"),
         ("granted 9", "3 granted c"),
     ]);
@@ -310,7 +342,7 @@ fn a_grant_for_the_token_before_does_not_reach_the_next_attempt_on_the_connectio
         ("granted 7", "1 granted a"),
         ("2 lock b spins 1 wait 50", ""),
         ("3 unlock a", "hand a to strict b"),
-        ("after 50", "2 Nil"),
+        ("2 gone b", ""),
         ("4 lock c spins 1 wait 50", ""),
         ("granted 8", "3 Done; hand b to strict c if 8"),
         ("granted 9", "4 granted c"),

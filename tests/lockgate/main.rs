@@ -15,6 +15,7 @@ mod random;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod absorb;
 mod admin;
 mod auth;
 mod basics;

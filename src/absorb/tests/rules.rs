@@ -11,7 +11,10 @@ fn settings(keys: &str, try_keys: &str, park_ms: u64) -> AbsorbSettings {
 
 #[test]
 fn a_key_in_both_lists_is_tried_once() {
-    let rules = Rules::new(settings("lock:*,mutex:*", "lock:once:*,job:*", 50));
+    let rules = Rules::new(
+        settings("lock:*,mutex:*", "lock:once:*,job:*", 50),
+        Bytes::new(),
+    );
     for (key, treatment) in [
         ("lock:a", Some(Treatment::Park)),
         ("mutex:once:a", Some(Treatment::Park)),
@@ -26,7 +29,7 @@ fn a_key_in_both_lists_is_tried_once() {
 
 #[test]
 fn without_a_redis_every_key_is_a_lock() {
-    let rules = Rules::every_key(settings("", "job:*", 50));
+    let rules = Rules::every_key(settings("", "job:*", 50), Bytes::new());
     assert_eq!(rules.treatment(b"data:a"), Some(Treatment::Park));
     assert_eq!(rules.treatment(b"job:a"), Some(Treatment::Try));
     let rules = rules.changed(settings("lock:*", "", 50));
@@ -35,15 +38,15 @@ fn without_a_redis_every_key_is_a_lock() {
 
 #[test]
 fn rules_without_patterns_are_none() {
-    assert!(Rules::new(settings("", "", 50)).are_none());
-    assert!(!Rules::new(settings("a", "", 50)).are_none());
-    assert!(!Rules::new(settings("", "a", 50)).are_none());
-    assert!(!Rules::every_key(settings("", "", 50)).are_none());
+    assert!(Rules::new(settings("", "", 50), Bytes::new()).are_none());
+    assert!(!Rules::new(settings("a", "", 50), Bytes::new()).are_none());
+    assert!(!Rules::new(settings("", "a", 50), Bytes::new()).are_none());
+    assert!(!Rules::every_key(settings("", "", 50), Bytes::new()).are_none());
 }
 
 #[test]
 fn an_attempt_is_parked_for_a_fortieth_of_its_lease_at_most() {
-    let rules = Rules::new(settings("lock:*", "", 50));
+    let rules = Rules::new(settings("lock:*", "", 50), Bytes::new());
     for (lease_ms, park_ms) in [
         (30_000, 50),
         (2_000, 50),
@@ -58,7 +61,7 @@ fn an_attempt_is_parked_for_a_fortieth_of_its_lease_at_most() {
 
 #[test]
 fn a_park_of_zero_refuses_at_once() {
-    let rules = Rules::new(settings("lock:*", "", 0));
+    let rules = Rules::new(settings("lock:*", "", 0), Bytes::new());
     assert_eq!(rules.treatment(b"lock:a"), Some(Treatment::Try));
     assert_eq!(rules.treatment(b"a"), None);
 }

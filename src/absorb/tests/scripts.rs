@@ -540,8 +540,11 @@ fn an_unknown_script_is_news_once() {
     assert!(!scripts.is_news(&[b'A'; 40]), "the same in capitals");
     assert!(!scripts.is_news(&[b'0'; 40]), "it is named");
     let of_redis_py = b"c3f8721cbb97f72bc19e972846bd7aaf91901658";
-    assert!(!scripts.is_news(of_redis_py), "it is known");
-    assert!(!scripts.is_news(b"no SHA1"));
+    assert!(
+        scripts.news(b"EVALSHA", of_redis_py).is_none(),
+        "it is known"
+    );
+    assert!(scripts.news(b"EVALSHA", b"no SHA1").is_none());
 }
 
 #[test]
@@ -550,7 +553,10 @@ fn the_memory_of_reported_scripts_is_bounded() {
     let news = (0..=LEARNED_SCRIPTS).filter(|it| scripts.is_news(format!("{it:040}").as_bytes()));
     assert_eq!(news.count(), LEARNED_SCRIPTS);
     let first = format!("{:040}", 0);
-    assert!(!scripts.is_news(first.as_bytes()), "it was reported");
+    assert!(
+        scripts.news(b"EVALSHA", first.as_bytes()).is_none(),
+        "it was reported"
+    );
 }
 
 proptest! {

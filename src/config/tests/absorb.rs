@@ -84,7 +84,7 @@ fn a_reload_changes_the_park_and_the_scripts_and_keeps_what_clients_taught() {
     let live = LiveConfig::new(&reads("absorb.keys = \"lock:*\""));
     let rules = live.absorb().unwrap();
     assert_eq!(rules.park_ms(30_000), 50);
-    assert!(rules.scripts().is_news(&[b'1'; 40]));
+    assert!(rules.scripts().news(b"EVALSHA", &[b'1'; 40]).is_some());
     let text = b"return redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) --";
     assert!(rules.scripts().by_text(text).is_some());
     let digits = "0".repeat(40);
@@ -95,7 +95,8 @@ fn a_reload_changes_the_park_and_the_scripts_and_keeps_what_clients_taught() {
     let rules = live.absorb().unwrap();
     assert_eq!(rules.park_ms(60_000), 1_000);
     assert!(rules.scripts().by_sha1(digits.as_bytes()).is_some());
-    assert!(!rules.scripts().is_news(&[b'1'; 40]), "it was reported");
+    let again = rules.scripts().news(b"EVALSHA", &[b'1'; 40]);
+    assert_eq!(again, None, "it was reported");
     let sha1 = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text);
     let hex: String = sha1.as_ref().iter().map(|it| format!("{it:02x}")).collect();
     assert!(rules.scripts().by_sha1(hex.as_bytes()).is_some(), "learned");

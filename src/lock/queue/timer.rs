@@ -10,6 +10,15 @@ use crate::lock::{
 impl Queue {
     pub(super) fn timer(&mut self, context: &mut Context<'_>) {
         self.ops.wake(|at| at <= context.now);
+        if let Some(in_flight) = &self.in_flight
+            && let Some(place) = self.served_by(in_flight)
+        {
+            // A grant may be on its way: a refusal would waste it, and each one that takes longer than attempts wait.
+            let until = in_flight
+                .sent_at
+                .plus_millis(context.settings.answer_within_ms);
+            self.waiters.await_outcome(place, context.now, until);
+        }
         let keep_until = self.keep_attempt_until(context);
         for due in self.waiters.take_due(context.now, keep_until) {
             match due {

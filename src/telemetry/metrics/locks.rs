@@ -93,7 +93,8 @@ impl Request {
         matches!(self, Self::Lock | Self::TryLock | Self::Attempt)
     }
 
-    fn is_counted_by_session(self) -> bool {
+    /// Returns whether the request came by a command of Redis's own. The session counts its reply.
+    pub fn is_absorbed(self) -> bool {
         matches!(self, Self::Attempt | Self::Absorbed)
     }
 }
@@ -143,7 +144,7 @@ impl LockMetrics {
             self.waited(micros);
         }
         match (request, reply) {
-            _ if request.is_counted_by_session() => {}
+            _ if request.is_absorbed() => {}
             (_, Reply::Granted { how, .. }) => {
                 self.wait.count(micros);
                 self.grants.of(*how).count();
@@ -167,7 +168,7 @@ impl LockMetrics {
         if request == Request::Lock {
             self.waited(micros);
         }
-        if !request.is_counted_by_session() {
+        if !request.is_absorbed() {
             self.departures.count();
         }
     }

@@ -1,0 +1,467 @@
+//! Absorbed commands: commands of Redis's own about locks, which clients repeat until they are granted the lock.
+//!
+//! An absorbed command takes its turn like a lock command, and gets the reply that Redis would send. An attempt at a lock
+//! that is held is parked: it waits in the queue for a moment, and is refused then.
+//!
+//! - **What the gate does not do goes to Redis as it came** ([`Session::fall_open`]), as long as the gate has done nothing:
+//!   no client gets an error of lockgate's own for an absorbed command.
+//! - **Nothing waits behind a parked attempt.** The client's next command ends the parking. A release overtakes first,
+//!   since it may be the one that the attempt waits for.
+
+use bytes::{Bytes, BytesMut};
+use tracing::{info, warn};
+
+use super::{
+    Session, answer,
+    peers::Place,
+    turn::{Running, Turn, Waiting},
+};
+use crate::{
+    absorb::{Ask, Equal, Rules, Shape, Treatment},
+    gate::{Answer, Grant, LockOptions, Pending},
+    limits::LOCK_COMMAND_BYTES,
+    lock::{Attempt, ConnectionId, GrantKind, Refusal, Time, Token},
+    resp::{Writer, arguments},
+    telemetry::metrics::absorb::{AttemptAnswer, EarlyEnd, Parked, PassedReason, ReleaseHow},
+};
+
+/// A command that takes a turn.
+pub(super) enum Front {
+    /// A lock command, one that may make this a plain pipe, or one for the guard.
+    Own(Bytes),
+    /// An absorbed command.
+    Absorbed(Box<Absorbed>),
+}
+
+impl Front {
+    pub(super) fn frame(&self) -> &Bytes {
+        match self {
+            Self::Own(frame) => frame,
+            Self::Absorbed(absorbed) => &absorbed.frame,
+        }
+    }
+}
+
+/// An absorbed command, from its frame to its reply.
+pub(super) struct Absorbed {
+    /// The command as it came, in case it goes to Redis.
+    frame: Bytes,
+    /// What the command asks of a lock; its key is the name of the lock.
+    shape: Shape,
+    /// The database in which it was recognised.
+    database: u32,
+    treatment: Treatment,
+    park_ms: u64,
+    /// Set while the attempt is parked.
+    parking: Option<Parking>,
+}
+
+/// The counts of a parked attempt, until it is over.
+struct Parking {
+    #[expect(dead_code, reason = "it is held, not used")]
+    place: Place,
+    #[expect(dead_code, reason = "it is held, not used")]
+    parked: Parked,
+}
+
+/// Returns how attempts at the key of a command of Redis's own are treated, and what the command asks of that lock, with
+/// the lock's name as its key. `None`: its key is that of no lock.
+pub(super) fn recognise(
+    rules: &Rules,
+    command: &[Bytes],
+    database: u32,
+) -> Option<(Treatment, Option<Shape>)> {
+    let key = command.get(Shape::key_at(command.first()?, command.len())?)?;
+    let treatment = rules.treatment(key)?;
+    let shape = || {
+        let shape = Shape::of(command, rules.scripts(), database)?;
+        let key = rules.lock_name(&shape.key)?;
+        Some(Shape { key, ..shape })
+    };
+    Some((treatment, shape()))
+}
+
+/// Returns why a command about the key of a lock is no request about the lock, where that is worth a metric.
+fn reason_to_pass(command: &[Bytes]) -> Option<PassedReason> {
+    let [name, _, third, ..] = command else {
+        return None;
+    };
+    let has = |word: &str| {
+        let mut options = command.iter().skip(3);
+        options.any(|option| option.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    if name.eq_ignore_ascii_case(b"SET") {
+        return match command.len() {
+            4 if has("NX") => Some(PassedReason::NoExpiry),
+            6 if has("NX") && (has("PX") || has("EX")) => Some(PassedReason::Lease),
+            _ => None,
+        };
+    }
+    let is_script = name.len() >= 4 && name[..4].eq_ignore_ascii_case(b"EVAL");
+    is_script.then_some(match third == "1" {
+        true => PassedReason::Script,
+        false => PassedReason::Keys,
+    })
+}
+
+impl Session {
+    /// Returns whether the command whose name was read may be absorbed, so that it is to be read whole.
+    pub(super) fn may_be_absorbed(&self) -> bool {
+        let scanner = &self.requests.scanner;
+        let arguments = usize::try_from(scanner.argument_count()).unwrap_or(usize::MAX);
+        Shape::key_at(scanner.name(), arguments).is_some() && self.shared.live.absorbs()
+    }
+
+    /// Decides on a command that may be absorbed, and was read whole.
+    pub(super) fn candidate_command(&mut self) {
+        let arguments = self.requests.arguments();
+        let absorbed = arguments.and_then(|arguments| self.absorbed(&arguments));
+        let Some(mut absorbed) = absorbed else {
+            return self.ordinary_command();
+        };
+        absorbed.frame = self.take_frame();
+        self.turn = match self.requests.lookahead.turn(absorbed.frame.len()) {
+            // It overtook: its answer has arrived or is on its way.
+            Some(pending) => {
+                self.hides_reply = self.backend.hides_reply();
+                Turn::Running(Running {
+                    pending,
+                    waiting: None,
+                    absorbed: Some(Box::new(absorbed)),
+                })
+            }
+            None => Turn::Next(Front::Absorbed(Box::new(absorbed))),
+        };
+    }
+
+    fn absorbed(&self, command: &[Bytes]) -> Option<Absorbed> {
+        let rules = self.shared.live.absorb()?;
+        let (treatment, shape) = recognise(&rules, command, self.backend.database())?;
+        let Some(shape) = shape else {
+            self.count_passed(&rules, command);
+            return None;
+        };
+        let park_ms = match shape.ask {
+            Ask::Acquire { lease_ms, .. } => rules.park_ms(lease_ms),
+            _ => 0,
+        };
+        Some(Absorbed {
+            frame: Bytes::new(),
+            shape,
+            database: self.backend.database(),
+            treatment,
+            park_ms,
+            parking: None,
+        })
+    }
+
+    /// Counts a command that is no request about its lock, and reports its script to the operator, once each.
+    fn count_passed(&self, rules: &Rules, command: &[Bytes]) {
+        let Some(reason) = reason_to_pass(command) else {
+            return;
+        };
+        self.shared.absorb_metrics().passed(reason);
+        if reason == PassedReason::Script
+            && let Some(sha1) = rules.scripts().news(&command[0], &command[1])
+            && let Some(left_out) = self.shared.warnings.unknown_scripts.is_due()
+        {
+            info!(
+                left_out,
+                "script {sha1} is used on absorbed keys and not known; if it only releases, name it in \
+                 absorb.release_scripts"
+            );
+        }
+    }
+
+    /// Starts an absorbed command: everything before it is answered.
+    pub(super) fn begin_absorbed(&mut self, mut absorbed: Box<Absorbed>) {
+        if absorbed.database != self.backend.database() {
+            let command = arguments(&absorbed.frame, LOCK_COMMAND_BYTES).unwrap_or_default();
+            match self.absorbed(&command) {
+                Some(again) => {
+                    let frame = std::mem::take(&mut absorbed.frame);
+                    *absorbed = Absorbed { frame, ..again };
+                }
+                None => return self.fall_open(&absorbed, None),
+            }
+        }
+        if let Err(reason) = self.may_absorb(&absorbed.shape) {
+            if let Some(reason) = reason {
+                self.shared.absorb_metrics().passed(reason);
+            }
+            return self.fall_open(&absorbed, None);
+        }
+        self.hides_reply = self.backend.hides_reply();
+        self.admit(Front::Absorbed(absorbed));
+    }
+
+    /// Checks whether the gate serves this request. The error is the reason why it does not, if that is worth a metric.
+    fn may_absorb(&self, shape: &Shape) -> Result<(), Option<PassedReason>> {
+        let (shared, bounds) = (&self.shared, &self.shared.bounds);
+        let name = self.name(shape.key.clone());
+        let is_token = |token: &Token| (1..=bounds.token_bytes).contains(&token.as_bytes().len());
+        if !self.backend.takes_absorbed_commands() {
+            return Err(Some(PassedReason::Transaction));
+        }
+        if self.draining {
+            return Err(Some(PassedReason::Draining));
+        }
+        if shape.key.len() > bounds.key_bytes || shared.gate.is_reserved(&name) {
+            return Err(Some(PassedReason::Keys));
+        }
+        if shared.unauthorized.has(self.who.user, self.asked_at()) {
+            return Err(Some(PassedReason::Rights));
+        }
+        match &shape.ask {
+            Ask::Acquire {
+                token, lease_ms, ..
+            } => {
+                if !(bounds.min_lease_ms..=bounds.max_lease_ms).contains(lease_ms) {
+                    return Err(Some(PassedReason::Lease));
+                }
+                if !is_token(token) {
+                    return Err(Some(PassedReason::Token));
+                }
+                if shared.gate.is_full_for(&name) {
+                    return Err(Some(PassedReason::Limit));
+                }
+                Ok(())
+            }
+            // Redis knows at once.
+            _ if !shared.gate.knows(&name) => Err(None),
+            Ask::Extend { lease_ms, .. }
+                if !(bounds.min_lease_ms..=bounds.max_lease_ms).contains(lease_ms) =>
+            {
+                Err(Some(PassedReason::Lease))
+            }
+            Ask::Release { token } | Ask::Extend { token, .. } if !is_token(token) => {
+                Err(Some(PassedReason::Token))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs an absorbed command of an admitted client.
+    pub(super) fn run_absorbed(&mut self, mut absorbed: Box<Absorbed>) {
+        let Ask::Acquire {
+            token,
+            lease_ms,
+            equal,
+        } = &absorbed.shape.ask
+        else {
+            self.turn = match self.start_absorbed(&absorbed.shape) {
+                Some(pending) => Turn::Running(Running {
+                    pending,
+                    waiting: None,
+                    absorbed: Some(absorbed),
+                }),
+                None => return self.fall_open(&absorbed, None),
+            };
+            return;
+        };
+        let (token, lease_ms, equal) = (token.clone(), *lease_ms, *equal);
+        let asked_at = self.asked_at();
+        absorbed.parking = self.park(&absorbed, asked_at);
+        let parks = absorbed.parking.is_some();
+        let wish = LockOptions {
+            asked_at,
+            token: Some(token.clone()),
+            lease_ms,
+            wait_ms: Some(absorbed.park_ms),
+            try_only: !parks,
+            fence: false,
+            session: None,
+            attempt: Some(Attempt {
+                connection: ConnectionId(self.id),
+                strict: equal == Equal::Refused,
+                returns: absorbed.treatment == Treatment::Park,
+            }),
+        };
+        let key = absorbed.shape.key.clone();
+        let name = self.name(key.clone());
+        let pending = self.shared.gate.lock(&self.who, name, &wish);
+        self.turn = Turn::Running(Running {
+            pending,
+            waiting: parks.then_some(Waiting {
+                key,
+                token: Some(token),
+                looked: false,
+                stopped: false,
+            }),
+            absorbed: Some(absorbed),
+        });
+    }
+
+    fn park(&self, absorbed: &Absorbed, now: Time) -> Option<Parking> {
+        if absorbed.treatment == Treatment::Try || absorbed.park_ms == 0 {
+            return None;
+        }
+        let metrics = self.shared.absorb_metrics();
+        let Some(place) = self.connected.park(now) else {
+            metrics.ended_early(EarlyEnd::Share);
+            return None;
+        };
+        let parked = metrics.parked();
+        Some(Parking { place, parked })
+    }
+
+    /// Starts a release or an extension. `None`: the gate has nothing to do with it.
+    pub(super) fn start_absorbed(&self, shape: &Shape) -> Option<Pending> {
+        let (gate, who) = (&self.shared.gate, &self.who);
+        let name = self.name(shape.key.clone());
+        if !self.is_admitted() || self.may_absorb(shape).is_err() {
+            return None;
+        }
+        let asked_at = self.asked_at();
+        match &shape.ask {
+            Ask::Acquire { .. } => None,
+            Ask::Release { token } => Some(gate.unlock(who, name, token.clone(), asked_at, true)),
+            Ask::Extend { token, lease_ms } => {
+                Some(gate.relock(who, name, token.clone(), *lease_ms, asked_at, true))
+            }
+            Ask::Delete => Some(gate.delete(who, name, asked_at)),
+        }
+    }
+
+    /// Writes the reply of Redis's that fits the gate's answer, or lets Redis reply.
+    pub(super) fn answer_absorbed(&mut self, answer: Answer, absorbed: &Absorbed) -> bool {
+        let metrics = self.shared.absorb_metrics();
+        let replies = absorbed.shape.replies;
+        let is_attempt = matches!(absorbed.shape.ask, Ask::Acquire { .. });
+        let is_release = matches!(absorbed.shape.ask, Ask::Release { .. } | Ask::Delete);
+        let reply = match &answer {
+            Answer::Granted(grant) if !grant.is_over() => {
+                metrics.attempt(granted(grant));
+                replies.done
+            }
+            Answer::Granted(_)
+            | Answer::Nil
+            | Answer::Refused(Refusal::Expired | Refusal::Deadlock) => {
+                metrics.attempt(match absorbed.parking {
+                    Some(_) => AttemptAnswer::RefusedParked,
+                    None => AttemptAnswer::RefusedAtOnce,
+                });
+                replies.refused
+            }
+            // It may yet be granted, so Redis must not execute it once more. The gate takes that grant back.
+            Answer::Refused(Refusal::Upstream) if is_attempt => {
+                metrics.attempt(AttemptAnswer::RefusedParked);
+                replies.refused
+            }
+            Answer::Done => {
+                if is_release {
+                    metrics.release(ReleaseHow::Released);
+                    self.connected.released();
+                }
+                replies.done
+            }
+            Answer::HeldByAnother => {
+                metrics.release(ReleaseHow::FromMemory);
+                replies.refused
+            }
+            Answer::NotHeld
+                if replies.refused == replies.gone
+                    && !matches!(absorbed.shape.ask, Ask::Delete) =>
+            {
+                if is_release {
+                    metrics.release(ReleaseHow::NotHeld);
+                }
+                replies.refused
+            }
+            Answer::NotHeld => {
+                self.fall_open(absorbed, None);
+                return true;
+            }
+            Answer::Refused(refusal) => {
+                let refusal = refusal.clone();
+                self.pass_refused(absorbed, refusal);
+                return true;
+            }
+        };
+        let write = |out: &mut BytesMut, protocol| reply.write(&mut Writer::new(out, protocol));
+        match answer {
+            Answer::Granted(grant) if !grant.is_over() => {
+                if let Ask::Acquire { lease_ms, .. } = absorbed.shape.ask {
+                    self.connected.granted(self.asked_at(), lease_ms);
+                }
+                self.write_answer(write);
+                self.deliver_grant(grant)
+            }
+            _ => self.write_answer(write),
+        }
+    }
+
+    /// Counts a parked attempt that ends before its time.
+    pub(super) fn ended_early(&self, why: EarlyEnd) {
+        self.shared.absorb_metrics().ended_early(why);
+        if why == EarlyEnd::Closed
+            && let Some(left_out) = self.shared.warnings.impatient.is_due()
+        {
+            let client = &self.who.label;
+            warn!(
+                %client,
+                left_out,
+                "a client closed its connection while its attempt was parked: set absorb.park well below the shortest \
+                 socket timeout of the clients that lock"
+            );
+        }
+    }
+
+    /// Ends the parking of an attempt, at shutdown. Returns whether there was one.
+    pub(super) fn end_parking(&mut self) -> bool {
+        if let Turn::Running(Running {
+            waiting: Some(_),
+            absorbed: absorbed @ Some(_),
+            ..
+        }) = &mut self.turn
+        {
+            self.turn = Turn::Answered(Answer::Nil, absorbed.take());
+            return true;
+        }
+        false
+    }
+
+    /// Passes a command on that the gate refused without doing anything.
+    fn pass_refused(&mut self, absorbed: &Absorbed, refusal: Refusal) {
+        let reason = match &refusal {
+            Refusal::Store(text) if text.starts_with(b"NOPERM") => {
+                let now = self.asked_at();
+                self.shared.unauthorized.add(self.who.user, now);
+                Some(PassedReason::Rights)
+            }
+            Refusal::TooManyLocks | Refusal::TooManyWaiters => Some(PassedReason::Limit),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            self.shared.absorb_metrics().passed(reason);
+        }
+        self.fall_open(absorbed, Some(refusal));
+    }
+
+    /// Lets Redis execute a command of which the gate has done nothing. Without a Redis it gets an error, or the reply
+    /// that no lock is there.
+    pub(super) fn fall_open(&mut self, absorbed: &Absorbed, refusal: Option<Refusal>) {
+        if self.backend.streams() {
+            return self.give_to_redis(absorbed.frame.clone());
+        }
+        let replies = absorbed.shape.replies;
+        self.write_answer(|out, protocol| match (refusal, &absorbed.shape.ask) {
+            (Some(refusal), _) => answer::refusal(out, protocol, &refusal),
+            (None, Ask::Acquire { .. }) => answer::error(out, protocol, NO_LOCK),
+            (None, _) => replies.gone.write(&mut Writer::new(out, protocol)),
+        });
+    }
+}
+
+/// The error for an attempt that is outside of the bounds, where no Redis could execute it.
+const NO_LOCK: &str = "ERR without a Redis, SET NX takes locks only, within limits.key_bytes, limits.token_bytes, \
+                       lock.min_lease and lock.max_lease";
+
+fn granted(grant: &Grant) -> AttemptAnswer {
+    match grant.how() {
+        GrantKind::Free => AttemptAnswer::Free,
+        GrantKind::Handover => AttemptAnswer::Handover,
+        GrantKind::Waited => AttemptAnswer::Waited,
+        GrantKind::Again => AttemptAnswer::Again,
+    }
+}
