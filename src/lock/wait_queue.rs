@@ -5,8 +5,9 @@
 //! close the connection on a socket timeout, and retry on a new one. Meanwhile the queue passes the place over.
 //!
 //! A client that spins makes one attempt after the other, and is refused in between ([`Attempt`]). The queue keeps its
-//! place until the next attempt, which finds the place by its token, or by its connection if the client makes a new
-//! token for each attempt. Each strict attempt has a place of its own, since others may use the same token.
+//! place until the next attempt, which finds the place by its token. Some clients make a new token for each attempt; where
+//! they do, the next attempt on the connection has the place. Each strict attempt has a place of its own, since others may
+//! use the same token.
 //!
 //! Joining, leaving and timing out cost O(log n) in the number of waiters, so that a lock can have thousands.
 
@@ -15,7 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::event::{
     Attempt, ConnectionId, LockRequest, RequestId, Settings, Time, Token, UserId, Wait,
 };
-use super::fault::{Fault, planted};
+use super::{
+    fault::{Fault, planted},
+    lease::Lease,
+};
 
 /// The number of a waiter. An earlier one has a lower number.
 pub type WaiterId = u64;
@@ -31,9 +35,8 @@ pub struct Waiter {
     pub explicit: bool,
     /// The latest attempt of a client that spins. None: the place of a `LOCK`.
     pub attempt: Option<Attempt>,
-    /// The client returned with the token of its previous attempt. So another token is another client, even on the same
-    /// connection.
-    pub repeats_token: bool,
+    /// Its connection made an attempt with another token since.
+    superseded: bool,
     /// The lease of the latest request, in milliseconds.
     pub lease_ms: u64,
     /// The requests that get a reply when the lock is granted.
@@ -49,6 +52,19 @@ impl Waiter {
     /// Returns whether the place belongs to one attempt, which no request joins.
     pub fn is_strict(&self) -> bool {
         self.attempt.is_some_and(|attempt| attempt.strict)
+    }
+
+    /// Creates the place of a token whose lease reached no client.
+    pub fn of_lease(lease: &Lease) -> Self {
+        Self {
+            user: lease.user,
+            token: lease.token.clone(),
+            explicit: true,
+            attempt: lease.attempt,
+            superseded: false,
+            lease_ms: lease.lease_ms,
+            requests: Vec::new(),
+        }
     }
 
     /// Returns whether the client may return to the place after its connection closed.
@@ -99,6 +115,8 @@ pub struct WaitQueue {
     kept_strict: BTreeSet<(Token, UserId, WaiterId)>,
     /// The kept places of clients that spin, by their latest connection.
     kept_of: BTreeSet<(UserId, ConnectionId, WaiterId)>,
+    /// A client that spins made its next attempt with another token. If one returned with its token since, this is false.
+    tokens_change: bool,
     by_request: BTreeMap<RequestId, WaiterId>,
     /// All places, by user.
     by_user: BTreeMap<UserId, BTreeSet<WaiterId>>,
@@ -211,7 +229,8 @@ impl WaitQueue {
     /// Adds a request at the place of its token, at the place that its client left, or at a new place at the end.
     pub fn join(&mut self, now: Time, send: &LockRequest, settings: &Settings) {
         let same_token = self.of_same_token(send);
-        let repeats_token = same_token.is_some();
+        let repeats = same_token.is_some_and(|no| self.kept.contains_key(&no));
+        self.tokens_change &= !(repeats && send.attempt.is_some());
         let found = same_token.or_else(|| self.left_on_connection(send));
         let no = found.unwrap_or_else(|| {
             self.next += 1;
@@ -224,15 +243,15 @@ impl WaitQueue {
                 token: send.token.clone(),
                 explicit: send.explicit,
                 attempt: None,
-                repeats_token: false,
+                superseded: false,
                 lease_ms: send.lease_ms,
                 requests: Vec::with_capacity(1),
             },
         };
+        waiter.superseded = false;
         self.disown(no, &waiter);
         waiter.token.clone_from(&send.token);
         waiter.attempt = send.attempt;
-        waiter.repeats_token |= repeats_token && send.attempt.is_some();
         waiter.lease_ms = send.lease_ms;
         waiter.explicit |= send.explicit;
         let due = match send.wait {
@@ -272,18 +291,19 @@ impl WaitQueue {
         kept.next().map(|(.., no)| *no)
     }
 
-    /// Returns the place that a client left on this connection and that its next attempt takes with a new token.
-    fn left_on_connection(&self, send: &LockRequest) -> Option<WaiterId> {
+    /// Returns the place that a client left on this connection, if clients make a new token for each attempt. If not, the
+    /// attempt is another client's: both take their connections from a pool.
+    fn left_on_connection(&mut self, send: &LockRequest) -> Option<WaiterId> {
         let Attempt {
             connection, strict, ..
         } = send.attempt?;
         let first = (send.user, connection, WaiterId::MIN);
         let last = (send.user, connection, WaiterId::MAX);
         let mut left = self.kept_of.range(first..=last).map(|(.., no)| *no);
-        left.find(|no| {
-            let place = self.kept.get(no);
-            place.is_some_and(|(it, _)| it.is_strict() == strict && !it.repeats_token)
-        })
+        let no = left.next()?;
+        let (waiter, _) = self.kept.get_mut(&no)?;
+        waiter.superseded = true;
+        (self.tokens_change && waiter.is_strict() == strict).then_some(no)
     }
 
     /// Takes out a place with all its requests. A kept place stays.
@@ -571,6 +591,7 @@ impl WaitQueue {
                 None => {
                     if let Some(waiter) = self.take_kept(no) {
                         self.disown(no, &waiter);
+                        self.tokens_change |= waiter.superseded;
                     }
                 }
             }
@@ -608,6 +629,7 @@ impl WaitQueue {
         if self.is_idle() {
             *self = Self {
                 next: self.next,
+                tokens_change: self.tokens_change,
                 ..Self::default()
             };
         }

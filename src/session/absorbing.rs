@@ -8,6 +8,8 @@
 //! - **Nothing waits behind a parked attempt.** The client's next command ends the parking. A release overtakes first,
 //!   since it may be the one that the attempt waits for.
 
+use std::hash::{BuildHasher, RandomState};
+
 use bytes::{Bytes, BytesMut};
 use tracing::{info, warn};
 
@@ -120,6 +122,7 @@ impl Session {
             return self.ordinary_command();
         };
         absorbed.frame = self.take_frame();
+        self.is_shared |= !self.requests.inbox.is_empty();
         self.turn = match self.requests.lookahead.turn(absorbed.frame.len()) {
             // It overtook: its answer has arrived or is on its way.
             Some(pending) => {
@@ -267,7 +270,7 @@ impl Session {
             asked_at,
             token: Some(token.clone()),
             lease_ms,
-            wait_ms: Some(absorbed.park_ms),
+            wait_ms: Some(some_of(absorbed.park_ms)),
             try_only: !parks,
             fence: false,
             session: None,
@@ -297,7 +300,7 @@ impl Session {
             return None;
         }
         let metrics = self.shared.absorb_metrics();
-        let Some(place) = self.connected.park(now) else {
+        let Some(place) = self.connected.park(now, self.is_shared) else {
             metrics.ended_early(EarlyEnd::Share);
             return None;
         };
@@ -451,6 +454,15 @@ impl Session {
             (None, _) => replies.gone.write(&mut Writer::new(out, protocol)),
         });
     }
+}
+
+/// Returns a random time between a quarter of `park_ms` and all of it. Clients that came in step and sleep equally long
+/// between two attempts would otherwise be away at the same time, while the lock lies free.
+fn some_of(park_ms: u64) -> u64 {
+    let least = park_ms.div_ceil(4);
+    // Each state hashes with other keys.
+    let random = RandomState::new().hash_one(park_ms);
+    least + random % (park_ms - least + 1)
 }
 
 /// The error for an attempt that is outside of the bounds, where no Redis could execute it.

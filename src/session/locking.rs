@@ -309,6 +309,7 @@ impl Session {
                 && !waiting.stopped
             {
                 if running.absorbed.is_some() {
+                    self.is_shared |= why == EarlyEnd::Behind;
                     self.ended_early(why);
                 }
                 waiting.stopped = true;

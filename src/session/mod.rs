@@ -73,6 +73,8 @@ pub(crate) struct Session {
     id: u64,
     /// The connection among those of its address.
     connected: Connected,
+    /// Several tasks use the connection at a time: a command came behind an attempt before the attempt was answered.
+    is_shared: bool,
     admitted: Option<Admitted>,
     client: Pipe,
     backend: Backend,
@@ -133,6 +135,7 @@ impl Session {
             },
             id,
             connected: shared.peers.connect(peer),
+            is_shared: false,
             admitted: None,
             client,
             backend,

@@ -2,7 +2,9 @@
 //!
 //! A client library takes a connection from its pool for each attempt and each release. If all connections of the pool
 //! are parked, the holder's release finds none, and everybody waits until an attempt is refused. So at most half of the
-//! connections of an address are parked, and the only connection of an address is not while the address holds a lock.
+//! connections of an address are parked, and the only connection of an address is not while the address holds a lock,
+//! unless its tasks send commands without waiting for each other's replies: the holder's release then comes behind the
+//! parked attempt.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -62,11 +64,12 @@ impl Peers {
 }
 
 impl Connected {
-    /// Returns a place to park at, unless too many connections of the address are parked.
-    pub(super) fn park(&self, now: Time) -> Option<Place> {
+    /// Returns a place to park at, unless too many connections of the address are parked. `shared`: several tasks use this
+    /// connection at a time.
+    pub(super) fn park(&self, now: Time, shared: bool) -> Option<Place> {
         let connections = self.peer.connections.load(Ordering::Relaxed);
         let most = match connections {
-            0 | 1 => usize::from(!self.peer.held().any(now)),
+            0 | 1 => usize::from(shared || !self.peer.held().any(now)),
             many => many / 2,
         };
         let more = |parked| (parked < most).then_some(parked + 1);
@@ -134,29 +137,30 @@ mod tests {
     fn at_most_half_of_the_connections_of_an_address_are_parked() {
         let peers = Arc::new(Peers::default());
         let five = connected(&peers, 1..6);
-        let first = five[0].park(NOW).unwrap();
-        let second = five[1].park(NOW);
-        assert!(second.is_some() && five[2].park(NOW).is_none());
+        let first = five[0].park(NOW, false).unwrap();
+        let second = five[1].park(NOW, false);
+        assert!(second.is_some() && five[2].park(NOW, false).is_none());
         drop(first);
-        assert!(five[2].park(NOW).is_some());
+        assert!(five[2].park(NOW, false).is_some());
         let other = peers.connect("10.0.0.2:1");
-        assert!(other.park(NOW).is_some(), "of another address");
+        assert!(other.park(NOW, false).is_some(), "of another address");
     }
 
     #[test]
     fn the_only_connection_is_parked_unless_its_address_holds_a_lock() {
         let peers = Arc::new(Peers::default());
         let only = peers.connect("10.0.0.1:1");
-        assert!(only.park(NOW).is_some());
+        assert!(only.park(NOW, false).is_some());
         only.granted(NOW, 50);
-        assert!(only.park(NOW).is_none());
+        assert!(only.park(NOW, false).is_none());
+        assert!(only.park(NOW, true).is_some(), "its tasks share it");
         assert!(
-            only.park(NOW.plus_millis(50)).is_some(),
+            only.park(NOW.plus_millis(50), false).is_some(),
             "the lease is over"
         );
         only.granted(NOW.plus_millis(50), 50);
         only.released();
-        assert!(only.park(NOW.plus_millis(60)).is_some());
+        assert!(only.park(NOW.plus_millis(60), false).is_some());
     }
 
     #[test]

@@ -42,36 +42,39 @@ fn a_refused_attempt_keeps_its_place_for_the_next_one_with_its_token() {
     ]);
 }
 
+/// A client whose token did not come back within its grace makes a new one each time.
 #[test]
-fn an_attempt_with_a_new_token_finds_its_place_by_its_connection() {
+fn where_clients_make_new_tokens_the_next_attempt_on_the_connection_has_the_place() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b spins 1 wait 50", ""),
-        ("3 lock c", ""),
         ("after 50", "2 Nil"),
-        ("4 lock d spins 2 wait 50", ""),
-        ("5 lock e spins 1 wait 50", ""),
-        ("6 unlock a", "hand a to strict e"),
-        ("granted 8", "6 Done; 5 granted e"),
-        ("7 unlock e absorbed", "hand e to c"),
-        ("granted 9", "7 Done; 3 granted c"),
-        ("8 unlock c", "hand c to strict d"),
+        ("3 lock c spins 1 wait 50", ""),
+        ("after 50", "3 Nil"),
+        ("after 1950", ""),
+        ("4 lock d spins 1 wait 50", "strict acquire d"),
+        ("held a 20000", ""),
+        ("5 lock e", ""),
+        ("after 50", "4 Nil"),
+        ("6 lock f spins 1 wait 50", ""),
+        ("7 unlock a", "hand a to strict f"),
+        ("granted 8", "7 Done; 6 granted f"),
+        ("8 unlock f absorbed", "hand f to e"),
     ]);
 }
 
+/// They take their connections from a pool.
 #[test]
-fn a_client_that_repeats_its_token_loses_its_place_to_no_other_on_its_connection() {
+fn where_clients_repeat_their_tokens_none_loses_its_place_to_another_on_its_connection() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
         ("2 lock b spins 1 wait 50", ""),
         ("after 50", "2 Nil"),
-        ("3 lock b spins 1 wait 50", ""),
-        ("after 50", "3 Nil"),
-        ("4 lock c spins 1 wait 50", ""),
-        ("5 lock b spins 1 wait 50", ""),
-        ("6 unlock a", "hand a to strict b"),
+        ("3 lock c spins 1 wait 50", ""),
+        ("4 lock b spins 2 wait 50", ""),
+        ("5 unlock a", "hand a to strict b"),
     ]);
 }
 

@@ -165,17 +165,7 @@ impl Queue {
             && let Some(keep_until) = self.keep_until(context)
         {
             // The connection closed at the very moment of the grant, which counts as before it.
-            let (token, lease_ms) = (token.clone(), lease.lease_ms);
-            let waiter = Waiter {
-                user,
-                token,
-                explicit: true,
-                attempt: lease.attempt,
-                repeats_token: false,
-                lease_ms,
-                requests: Vec::new(),
-            };
-            self.waiters.keep(no, waiter, keep_until);
+            self.waiters.keep(no, Waiter::of_lease(&lease), keep_until);
         }
         if !planted(Fault::UndeliveredKept) {
             self.give_away(&lease);

@@ -45,7 +45,7 @@ fn a_parked_attempt_is_refused_in_the_clients_protocol_when_its_time_is_over() {
     assert_eq!(holder.say("SET lock:a t1 NX EX 20"), "OK");
     let start = Instant::now();
     assert_eq!(waiter.say("set lock:a t2 px 20000 nx"), Value::Nil);
-    assert!(start.elapsed() >= Duration::from_millis(40));
+    assert!(start.elapsed() >= Duration::from_millis(10));
     waiter.say("HELLO 3");
     waiter.send(&["SET", "lock:a", "t2", "NX", "PX", "20000"]);
     assert_eq!(waiter.read_raw(3), b"_\r\n");
@@ -59,7 +59,7 @@ fn an_attempt_waits_for_a_fortieth_of_its_lease_at_most() {
     let start = Instant::now();
     assert_eq!(waiter.say("SET lock:a t2 NX PX 2000"), Value::Nil);
     let took = start.elapsed();
-    assert!((50..2_000).contains(&took.as_millis()), "{took:?}");
+    assert!((12..2_000).contains(&took.as_millis()), "{took:?}");
 }
 
 #[test]
