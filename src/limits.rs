@@ -56,6 +56,10 @@ pub const BELIEF_MS: u64 = 1_000;
 /// that release after each refused attempt do so at once, and most then sleep for longer than this.
 pub const CLEANUP_MS: u64 = 50;
 
+/// How often an attempt is parked on the only connection of an address that holds a lock, in milliseconds: the holder may
+/// need that connection for its release.
+pub const PROBE_MS: u64 = 1_000;
+
 /// How long the absorbed commands of a user pass to Redis after it refused that user lockgate's own, in milliseconds.
 pub const UNAUTHORIZED_MS: u64 = 60_000;
 

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     absorb::{Ask, Equal, Rules, Shape, Treatment},
     gate::{Answer, Grant, LockOptions, Pending},
-    limits::LOCK_COMMAND_BYTES,
+    limits::{LOCK_COMMAND_BYTES, PROBE_MS},
     lock::{Attempt, ConnectionId, GrantKind, Refusal, Time, Token},
     resp::{Writer, arguments},
     telemetry::metrics::absorb::{AttemptAnswer, EarlyEnd, Parked, PassedReason, ReleaseHow},
@@ -270,7 +270,10 @@ impl Session {
             asked_at,
             token: Some(token.clone()),
             lease_ms,
-            wait_ms: Some(some_of(absorbed.park_ms)),
+            wait_ms: Some(match self.connected.is_only() {
+                true => absorbed.park_ms,
+                false => some_of(absorbed.park_ms),
+            }),
             try_only: !parks,
             fence: false,
             session: None,
@@ -295,15 +298,20 @@ impl Session {
         });
     }
 
-    fn park(&self, absorbed: &Absorbed, now: Time) -> Option<Parking> {
+    fn park(&mut self, absorbed: &Absorbed, now: Time) -> Option<Parking> {
         if absorbed.treatment == Treatment::Try || absorbed.park_ms == 0 {
             return None;
         }
+        let may_block_holder = !self.is_shared && self.connected.is_holders_only(now);
+        let is_fair = !may_block_holder || self.probe_at <= now;
         let metrics = self.shared.absorb_metrics();
-        let Some(place) = self.connected.park(now, self.is_shared) else {
+        let Some(place) = is_fair.then(|| self.connected.park()).flatten() else {
             metrics.ended_early(EarlyEnd::Share);
             return None;
         };
+        if may_block_holder {
+            self.probe_at = now.plus_millis(PROBE_MS);
+        }
         let parked = metrics.parked();
         Some(Parking { place, parked })
     }

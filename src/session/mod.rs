@@ -75,6 +75,8 @@ pub(crate) struct Session {
     connected: Connected,
     /// Several tasks use the connection at a time: a command came behind an attempt before the attempt was answered.
     is_shared: bool,
+    /// When to try again whether tasks share it.
+    probe_at: Time,
     admitted: Option<Admitted>,
     client: Pipe,
     backend: Backend,
@@ -136,6 +138,7 @@ impl Session {
             id,
             connected: shared.peers.connect(peer),
             is_shared: false,
+            probe_at: Time::default(),
             admitted: None,
             client,
             backend,

@@ -2,9 +2,11 @@
 //!
 //! A client library takes a connection from its pool for each attempt and each release. If all connections of the pool
 //! are parked, the holder's release finds none, and everybody waits until an attempt is refused. So at most half of the
-//! connections of an address are parked, and the only connection of an address is not while the address holds a lock,
-//! unless its tasks send commands without waiting for each other's replies: the holder's release then comes behind the
-//! parked attempt.
+//! connections of an address are parked.
+//!
+//! The only connection of an address that holds a lock may be a pool of one, or may be shared by tasks that do not wait for
+//! each other's replies: then the release comes behind the parked attempt. Parking shows which it is, so the session
+//! tries it from time to time.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -64,14 +66,20 @@ impl Peers {
 }
 
 impl Connected {
-    /// Returns a place to park at, unless too many connections of the address are parked. `shared`: several tasks use this
-    /// connection at a time.
-    pub(super) fn park(&self, now: Time, shared: bool) -> Option<Place> {
+    /// Returns whether this is the only connection of its address.
+    pub(super) fn is_only(&self) -> bool {
+        self.peer.connections.load(Ordering::Relaxed) == 1
+    }
+
+    /// Returns whether this is the only connection of its address, and the address holds a lock.
+    pub(super) fn is_holders_only(&self, now: Time) -> bool {
+        self.is_only() && self.peer.held().any(now)
+    }
+
+    /// Returns a place to park at, unless too many connections of the address are parked.
+    pub(super) fn park(&self) -> Option<Place> {
         let connections = self.peer.connections.load(Ordering::Relaxed);
-        let most = match connections {
-            0 | 1 => usize::from(shared || !self.peer.held().any(now)),
-            many => many / 2,
-        };
+        let most = (connections / 2).max(1);
         let more = |parked| (parked < most).then_some(parked + 1);
         let (set, read) = (Ordering::Relaxed, Ordering::Relaxed);
         let parked = self.peer.parked.fetch_update(set, read, more);
@@ -137,30 +145,31 @@ mod tests {
     fn at_most_half_of_the_connections_of_an_address_are_parked() {
         let peers = Arc::new(Peers::default());
         let five = connected(&peers, 1..6);
-        let first = five[0].park(NOW, false).unwrap();
-        let second = five[1].park(NOW, false);
-        assert!(second.is_some() && five[2].park(NOW, false).is_none());
+        let first = five[0].park().unwrap();
+        let second = five[1].park();
+        assert!(second.is_some() && five[2].park().is_none());
         drop(first);
-        assert!(five[2].park(NOW, false).is_some());
+        assert!(five[2].park().is_some());
         let other = peers.connect("10.0.0.2:1");
-        assert!(other.park(NOW, false).is_some(), "of another address");
+        assert!(other.park().is_some(), "of another address");
     }
 
     #[test]
-    fn the_only_connection_is_parked_unless_its_address_holds_a_lock() {
+    fn the_only_connection_is_the_holders_until_the_release_or_the_end_of_the_lease() {
         let peers = Arc::new(Peers::default());
         let only = peers.connect("10.0.0.1:1");
-        assert!(only.park(NOW, false).is_some());
+        assert!(only.park().is_some() && !only.is_holders_only(NOW));
         only.granted(NOW, 50);
-        assert!(only.park(NOW, false).is_none());
-        assert!(only.park(NOW, true).is_some(), "its tasks share it");
-        assert!(
-            only.park(NOW.plus_millis(50), false).is_some(),
-            "the lease is over"
-        );
-        only.granted(NOW.plus_millis(50), 50);
+        assert!(only.is_holders_only(NOW));
+        assert!(!only.is_holders_only(NOW.plus_millis(50)));
+        only.granted(NOW, 50);
         only.released();
-        assert!(only.park(NOW.plus_millis(60), false).is_some());
+        assert!(only.is_holders_only(NOW), "of two locks");
+        let second = peers.connect("10.0.0.1:2");
+        assert!(!only.is_holders_only(NOW));
+        drop(second);
+        only.released();
+        assert!(!only.is_holders_only(NOW));
     }
 
     #[test]

@@ -31,9 +31,6 @@ fn the_holders_release_overtakes_a_parked_attempt_on_its_connection() {
     let place = place(LONG);
     let mut shared = place.client();
     assert_eq!(shared.say("SET lock:a t1 NX PX 400000"), "OK");
-    // The only connection of an address that holds a lock would not be parked.
-    let mut second = place.client();
-    assert_eq!(second.say("PING"), "PONG");
     shared.write_raw(&attempt("t2"));
     place.gate.awaits_waiters("lock:a", 1);
     shared.send(&["EVAL", RELEASE, "1", "lock:a", "t1"]);
@@ -58,8 +55,6 @@ fn a_release_overtakes_no_attempt_with_its_own_token() {
 fn a_deletion_runs_behind_the_attempt_before_it() {
     let place = place(LONG);
     let mut shared = place.client();
-    let mut second = place.client();
-    assert_eq!(second.say("PING"), "PONG");
     assert_eq!(shared.say("SET lock:a t1 NX PX 400000"), "OK");
     shared.write_raw(&attempt("t2"));
     place.gate.awaits_waiters("lock:a", 1);
@@ -97,6 +92,18 @@ fn half_of_the_connections_of_an_address_are_never_parked() {
     assert_eq!(pool[2].say("SET lock:a p2 NX PX 400000"), Value::Nil);
     assert_eq!(pool[3].say("SET lock:a p3 NX PX 400000"), Value::Nil);
     assert_eq!(counted(&mut pool[3], "absorb_ended_early_share"), 2);
+}
+
+/// A pool of one connection: the holder's release waits for it.
+#[test]
+fn the_only_connection_of_the_holder_is_parked_once_a_second() {
+    let place = place("20ms");
+    let mut only = place.client();
+    assert_eq!(only.say("SET lock:a t1 NX PX 400000"), "OK");
+    for _ in 0..20 {
+        assert_eq!(only.say("SET lock:a t2 NX PX 400000"), Value::Nil);
+    }
+    assert!(counted(&mut only, "absorb_ended_early_share") >= 18);
 }
 
 #[test]
