@@ -11,6 +11,8 @@ use super::MILLI;
 #[derive(Debug, Clone)]
 pub(crate) struct Owner {
     pub(crate) token: Token,
+    /// An equal token is another owner.
+    pub(crate) strict: bool,
     /// The gate that granted it. None: nobody's, a client of the store itself.
     pub(crate) gate: Option<usize>,
     /// The request that was granted.
@@ -30,6 +32,14 @@ pub(crate) struct Owner {
     pub(crate) absent_since: Option<u64>,
 }
 
+impl Owner {
+    /// The other grant is one of the same owner.
+    fn is_same(&self, other: &Self) -> bool {
+        let strict = self.strict || other.strict;
+        self.token == other.token && (!strict || self.request == other.request)
+    }
+}
+
 /// What a request is for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
@@ -37,14 +47,11 @@ pub(crate) enum Purpose {
     /// With the end of the lease that the client counted on, and the sabotages until then.
     Unlock(usize, Option<u64>, u64),
     Relock(usize, u64),
-}
-
-impl Purpose {
-    pub(crate) fn client(self) -> usize {
-        match self {
-            Self::Lock(who) | Self::Unlock(who, ..) | Self::Relock(who, _) => who,
-        }
-    }
+    /// An attempt of a client that spins.
+    Attempt(usize),
+    /// Its release, with the end of the lease that it counted on, or zero after a refused attempt; and the sabotages
+    /// until then.
+    GiveUp(usize, u64, u64),
 }
 
 /// A request that a client sent.
@@ -60,6 +67,8 @@ pub(crate) struct Sent {
     pub(crate) order: u64,
     /// It waits in line like everybody: own token, nothing special.
     pub(crate) plain: bool,
+    /// When it took its place in the queue, in that order, if that is known.
+    pub(crate) place: Option<u64>,
     /// It must be answered by then.
     pub(crate) due: Option<u64>,
     pub(crate) answered: bool,
@@ -67,9 +76,10 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// It is a `LOCK` or `TRYLOCK` that was not answered yet.
+    /// It is a `LOCK`, a `TRYLOCK` or an attempt that was not answered yet.
     pub(crate) fn waits(&self) -> bool {
-        !self.answered && !self.gone && matches!(self.purpose, Purpose::Lock(_))
+        let asks = matches!(self.purpose, Purpose::Lock(_) | Purpose::Attempt(_));
+        !self.answered && !self.gone && asks
     }
 }
 
@@ -101,7 +111,7 @@ impl Checks {
     pub(crate) fn granted(&mut self, owner: Owner, drifts: bool) {
         let now = owner.since;
         self.owners
-            .retain(|other| other.until > now && other.token != owner.token);
+            .retain(|other| other.until > now && !other.is_same(&owner));
         let is_told_late = |other: &Owner| {
             let allowed = other.lease / 500 + 2 * MILLI;
             let absent = other.absent_since.map(|since| now - since);
@@ -140,6 +150,17 @@ impl Checks {
     /// A client gave the lock up.
     pub(crate) fn gives_up(&mut self, token: &Token) {
         self.owners.retain(|owner| owner.token != *token);
+    }
+
+    /// The client of this attempt gave the lock up.
+    pub(crate) fn gives_up_grant(&mut self, request: RequestId) {
+        self.owners.retain(|owner| owner.request != Some(request));
+    }
+
+    /// The owner by this attempt, if it still counts on the lock.
+    pub(crate) fn owner_by(&self, now: u64, request: RequestId) -> Option<&Owner> {
+        let owns = |it: &&Owner| it.request == Some(request) && it.until > now && !it.robbed;
+        self.owners.iter().find(owns)
     }
 
     /// The token's owner still counts on it.
@@ -195,6 +216,26 @@ impl Checks {
                 passed.map(|(id, _)| id)
             );
         }
+    }
+
+    /// A request that is granted the lock has the earliest place of those that waited when its gate chose it.
+    pub(crate) fn is_next(&self, request: RequestId, disturbed_at: Option<u64>, chose_at: u64) {
+        let sent = &self.sent[&request];
+        let Some(place) = sent.place else {
+            return;
+        };
+        let passed = self.sent.iter().find(|(_, other)| {
+            let was_there = other.order < chose_at && disturbed_at.is_none_or(|at| at < other.at);
+            other.waits()
+                && other.gate == sent.gate
+                && was_there
+                && other.place.is_some_and(|it| it < place)
+        });
+        assert!(
+            passed.is_none(),
+            "{request:?} was served before {:?}, which has an earlier place",
+            passed.map(|(id, _)| id)
+        );
     }
 
     /// Fences rise from owner to owner.

@@ -206,7 +206,7 @@ impl World {
     }
 
     /// A client that knows no gate knows nothing of what the store forgot.
-    fn takes_what_was_lost(&mut self) {
+    pub(super) fn takes_what_was_lost(&mut self) {
         let now = self.now;
         let Some(lost) = self
             .loss
@@ -304,10 +304,11 @@ impl World {
 
     /// A client waits with this token.
     pub(super) fn is_waited_for(&self, token: &Token) -> bool {
-        self.checks.sent.values().any(|sent| match sent.purpose {
+        let waits = self.checks.sent.values().any(|sent| match sent.purpose {
             Purpose::Lock(who) => sent.waits() && self.clients[who].token == *token,
             _ => false,
-        })
+        });
+        waits || self.is_attempted(token)
     }
 
     fn waits(&self, request: RequestId) -> bool {
@@ -372,6 +373,7 @@ impl World {
 
     /// The gate died: its clients are alone.
     pub(super) fn lose_connections(&mut self, gate: usize) {
+        self.spinners_lose_connections(gate);
         let mut left = Vec::new();
         for sent in self
             .checks
@@ -410,7 +412,7 @@ impl World {
     }
 
     /// When it is so late at this gate, but not before now.
-    fn moment(&self, gate: usize, time: Time) -> u64 {
+    pub(super) fn moment(&self, gate: usize, time: Time) -> u64 {
         self.gates[gate].clock.moment(time.micros()).max(self.now)
     }
 
@@ -422,14 +424,21 @@ impl World {
         plain: bool,
     ) -> RequestId {
         let request = RequestId(self.checks.sent.len() as u64 + 1);
+        let user = match purpose {
+            Purpose::Lock(who) | Purpose::Unlock(who, ..) | Purpose::Relock(who, _) => {
+                self.clients[who].user
+            }
+            Purpose::Attempt(who) | Purpose::GiveUp(who, ..) => self.spinner_user(who),
+        };
         let sent = Sent {
             purpose,
             gate,
             life: self.gates[gate].life,
             at: self.now,
-            user: self.clients[purpose.client()].user,
+            user,
             order: self.count,
             plain,
+            place: plain.then_some(self.count),
             due,
             answered: false,
             gone: false,

@@ -82,6 +82,8 @@ pub(crate) struct Day {
     pub(crate) short_leases: bool,
     /// Of a new connection, the queues are told first that the store forgot.
     pub(crate) forgot_first: bool,
+    /// Clients that spin are among the clients.
+    pub(crate) spins: bool,
     /// Users that the clients belong to.
     pub(crate) users: usize,
     /// Clients of a user to whom the store refuses everything, in percent.
@@ -131,6 +133,7 @@ impl Day {
             drifts: !calm && random.percent(25),
             short_leases: !calm && !troubled && random.percent(40),
             forgot_first: random.percent(50),
+            spins: seed % 4 == 2,
             users: 1 + random.below(3),
             outsiders: match calm {
                 true => 0,

@@ -10,6 +10,7 @@ use super::{
     day::{Disaster, GRACE, LONGEST_RECONNECT, Moment, NOTICED, SETTLED},
     gates::{Clock, Gate},
     network::Port,
+    spinners::is_constant,
     store::{Loss, Trouble},
     world::{Ev, World},
 };
@@ -156,6 +157,7 @@ impl World {
     /// Whoever holds the lock loses it, by somebody who may.
     pub(super) fn sabotaged(&mut self) {
         self.totals.sabotages += 1;
+        self.spinners.deleted_at = self.store.version;
         let victim = self
             .store
             .holder(self.now)
@@ -342,6 +344,8 @@ impl World {
             };
             // Even where its token came back, its deadline may be an earlier one.
             let safe = written_back && !owner.orphan && owner.gate.is_some();
+            // An equal token that comes back may be that of an earlier grant.
+            let safe = safe && !is_constant(&owner.token);
             loss != Loss::Nothing && (!safe || may_lose.contains(&owner.token))
         });
         self.after(

@@ -109,6 +109,8 @@ pub(crate) struct Gate {
     pub(crate) idle_since: Option<u64>,
     /// What the gate asked since anything happened: since when, how often, and the state then.
     pub(crate) quiet: (u64, u64, State),
+    /// When it chose last who is to have the lock, as a count of events.
+    pub(crate) chose_at: u64,
     /// Questions that it asked.
     pub(crate) asked: u64,
     /// Grows with everything that may make it ask.

@@ -7,6 +7,7 @@
 //! - `day`: what kind of day it is; `world`: its clock, and what must hold at any time;
 //! - `store`, `network`, `gates`: who takes part; a gate here is the driver of its queue;
 //! - `clients`: the clients, and `owners`: what they do when they have the lock;
+//! - `spinners`: clients that spin;
 //! - `nags`: clients whose pending operations must not delay the others;
 //! - `disasters`: what goes wrong, and what is promised all the same;
 //! - `checks`: what clients were told, and whether that may be so.
@@ -29,6 +30,7 @@ mod nags;
 mod network;
 mod owners;
 mod random;
+mod spinners;
 mod store;
 mod world;
 
@@ -122,6 +124,7 @@ fn many_bad_days() {
     assert!(total.written_back > seeds / 50 && total.told_lost > seeds / 20);
     assert!(total.outsiders > seeds / 10 && total.not_sent > seeds / 10);
     assert!(total.dead_deleted > seeds / 200 && total.switches > seeds / 50);
+    assert!(total.attempts > 10 * seeds && total.refused > 5 * seeds && total.absorbed > seeds);
 }
 
 #[cfg(feature = "planted-faults")]

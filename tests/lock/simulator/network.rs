@@ -142,6 +142,9 @@ impl World {
         within_ms: u64,
     ) -> Option<Event> {
         let now = self.now;
+        if store_request.grants_to().is_some() {
+            self.gates[gate].chose_at = self.count;
+        }
         let port = &mut self.gates[gate].port;
         let Some(link) = port.link else {
             if now >= port.down_since + NOT_WAITED_FOR {
@@ -239,6 +242,7 @@ impl World {
             return;
         }
         let (link, id, store_request) = (message.link, message.id, &message.store_request);
+        self.is_given_up(store_request, !alive);
         self.is_asked_by_its_own_user(store_request);
         if let StoreRequest::DeleteDead { token, .. } = store_request {
             self.totals.dead_deleted += u64::from(self.store.is_held_by(self.now, token));
@@ -280,7 +284,8 @@ impl World {
         {
             let client = self.clients.iter().find(|client| client.token == *token);
             let whose = client.map(|client| client.user);
-            assert_eq!(whose, Some(*user), "{} is another user's", show(token));
+            let may = whose == Some(*user) || self.may_ask(*user, token);
+            assert!(may, "{} is another user's", show(token));
         }
     }
 
@@ -324,6 +329,7 @@ impl World {
         {
             it.largest_fence = it.largest_fence.max(fence);
         }
+        self.spinners.answering = version;
         let time = self.time(gate);
         let dead = self.gates[gate]
             .dead_tokens

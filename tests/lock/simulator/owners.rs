@@ -20,6 +20,7 @@ impl World {
         let client = &self.clients[who];
         Owner {
             token: client.token.clone(),
+            strict: false,
             gate: Some(client.gate),
             request,
             since: self.now,
@@ -52,6 +53,10 @@ impl World {
                 self.unlock_answered(who, &sent, until, sabotages, reply);
             }
             Purpose::Relock(who, sabotages) => self.relock_answered(who, &sent, sabotages, reply),
+            Purpose::Attempt(who) => return self.attempt_answered(who, &sent, request, reply),
+            Purpose::GiveUp(who, until, sabotages) => {
+                self.give_up_answered(who, request, (until, sabotages), reply);
+            }
         }
         None
     }
@@ -69,7 +74,7 @@ impl World {
             since,
             fence,
             session,
-            ..
+            how,
         } = reply
         else {
             self.totals.expired += u64::from(*reply == Reply::Refused(Refusal::Expired));
@@ -109,6 +114,9 @@ impl World {
         }
         assert!(*until > self.time(gate), "a lease that is over was granted");
         self.totals.grants += 1;
+        if client.fate != Fate::Joins && !client.explicit {
+            self.is_next(gate, request, *how);
+        }
         self.handed_on(gate);
         self.granted_at = [self.granted_at[1], Some(gate)];
         self.victims_are_known(gate, token);
@@ -157,7 +165,7 @@ impl World {
 
     /// A grant that reached nobody was given to the next one at the same gate, unless it ended
     /// otherwise.
-    fn handed_on(&mut self, gate: usize) {
+    pub(super) fn handed_on(&mut self, gate: usize) {
         if let Some((token, by, at, expires_latest)) = self.undelivered.take()
             && by == gate
             && self.now < expires_latest
@@ -170,7 +178,7 @@ impl World {
 
     /// An instance that grants the lock to this token knows that the earlier owners that it granted have lost it where
     /// another client deleted their keys.
-    fn victims_are_known(&mut self, gate: usize, token: &Token) {
+    pub(super) fn victims_are_known(&mut self, gate: usize, token: &Token) {
         let alone = BTreeSet::from([gate]);
         let lost = self.checks.victims.iter().filter(|victim| {
             let of_victim = |client: &&Client| client.token == **victim;
@@ -187,7 +195,7 @@ impl World {
     }
 
     /// The gate released the lock of this token for a client, or for want of one.
-    fn released(&mut self, token: Token, gate: usize) {
+    pub(super) fn released(&mut self, token: Token, gate: usize) {
         let life = self.gates[gate].life;
         self.checks.released_at.insert(token.clone(), self.now);
         self.checks.released_by.insert(token, (gate, life));
@@ -402,7 +410,7 @@ impl World {
     }
 
     /// Something happened that an owner's request may fail by.
-    fn may_fail(&self, sent: &Sent, sabotages: u64, reply: &Reply) -> bool {
+    pub(super) fn may_fail(&self, sent: &Sent, sabotages: u64, reply: &Reply) -> bool {
         let disturbed = self.gates[sent.gate]
             .disturbed_at
             .is_some_and(|at| at >= sent.at);
@@ -420,13 +428,14 @@ impl World {
         let all_come_back = self.day.settings.write_back == WriteBack::All;
         self.loss.as_ref().is_some_and(|lost| {
             let lately = sent.at < lost.back_at.saturating_add(SETTLED);
-            let session = match sent.purpose {
+            let unsafe_at_any_rate = match sent.purpose {
                 // Where it was told of its loss meanwhile, nothing is written back.
                 Purpose::Unlock(who, ..) | Purpose::Relock(who, _) => self.clients[who].session,
-                Purpose::Lock(_) => false,
+                Purpose::GiveUp(who, ..) => self.spinner_is_constant(who),
+                Purpose::Lock(_) | Purpose::Attempt(_) => false,
             };
             lately
-                && (session
+                && (unsafe_at_any_rate
                     || !all_come_back
                     || lost.is_in_doubt()
                     || !self.all_were_well_since(lost))

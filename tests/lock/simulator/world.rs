@@ -17,6 +17,7 @@ use super::{
     nags::Nags,
     network::{Link, Message},
     random::Random,
+    spinners::Spinners,
     store::{Loss, Store},
 };
 
@@ -52,6 +53,10 @@ pub(crate) struct Totals {
     pub(crate) excused: u64,
     /// Answers to clients who may not know of the lock.
     pub(crate) outsiders: u64,
+    /// Attempts of clients that spin, those that were refused by gates, and those that were granted the lock.
+    pub(crate) attempts: u64,
+    pub(crate) refused: u64,
+    pub(crate) absorbed: u64,
 }
 
 impl Totals {
@@ -78,6 +83,9 @@ impl Totals {
         self.switches += day.switches;
         self.excused += day.excused;
         self.outsiders += day.outsiders;
+        self.attempts += day.attempts;
+        self.refused += day.refused;
+        self.absorbed += day.absorbed;
     }
 }
 
@@ -114,6 +122,18 @@ pub(crate) enum Ev {
     Timeout(LinkId, StoreRequestId),
     /// A client sends pending operations that are in vain.
     Nag(usize),
+    /// A client that spins makes its next attempt.
+    Attempt(usize),
+    /// It vanishes while this attempt is parked.
+    Abandon(usize, RequestId),
+    /// This attempt is not to be parked any longer.
+    NoPark(usize, RequestId),
+    /// It releases the token of a refused attempt.
+    CleanUp(usize),
+    /// It gives the lock up.
+    GiveUp(usize),
+    /// Its `DEL` arrives at the store.
+    PassDelete(usize),
     /// A store request of this gate has waited long for a connection.
     NotSent(usize, StoreRequestId),
     Connect(usize, u64),
@@ -164,6 +184,7 @@ pub(crate) struct World {
     /// The last grant that reached nobody: its gate, when that was, and when its lease ends.
     pub(super) undelivered: Option<(Token, usize, u64, u64)>,
     pub(super) clients: Vec<Client>,
+    pub(super) spinners: Spinners,
     pub(super) nags: Nags,
     pub(super) checks: Checks,
     /// Releases while nobody waited: they and the next grant are two commands.
@@ -197,6 +218,7 @@ impl World {
             granted_at: [None; 2],
             undelivered: None,
             clients: Vec::new(),
+            spinners: Spinners::default(),
             nags: Nags::default(),
             checks: Checks::default(),
             gaps: 0,
@@ -206,6 +228,7 @@ impl World {
         };
         world.open_gates();
         world.clients();
+        world.spinners();
         world.nags(seed);
         for (at, disaster) in std::mem::take(&mut world.day.disasters) {
             world.at(at, Ev::Disaster(disaster));
@@ -244,6 +267,7 @@ impl World {
                 continue;
             }
             self.now = time;
+            self.watch_key();
             self.is_not_idle();
             let holder = self.store.holder(time).map(|(holder, _)| holder);
             self.checks.sessions_are_told(time, holder);
@@ -271,6 +295,12 @@ impl World {
             Ev::Push(link, flushed) => self.push_arrives(link, flushed),
             Ev::Timeout(link, id) => self.timeout(link, id),
             Ev::Nag(number) => self.nag(number),
+            Ev::Attempt(who) => self.attempt(who),
+            Ev::Abandon(who, request) => self.abandon(who, request),
+            Ev::NoPark(who, request) => self.not_parked(who, request),
+            Ev::CleanUp(who) => self.clean_up(who),
+            Ev::GiveUp(who) => self.give_up(who),
+            Ev::PassDelete(who) => self.pass_delete(who),
             Ev::NotSent(gate, id) => self.not_sent(gate, id),
             Ev::Connect(gate, attempt) => self.connect(gate, attempt),
             Ev::Silent(link) => self.is_silent(link),

@@ -1,0 +1,810 @@
+//! Clients that spin: each makes attempt after attempt by commands of Redis's own until it is granted the lock. Some go
+//! through a gate, which parks their attempts, and some straight to the store. They make a token for each acquisition or
+//! for each attempt, or all use the same one; they sleep, change their connection or their gate, vanish while an attempt
+//! is parked, release after each refusal, and give the lock up by a compare-and-delete or by `DEL`.
+//!
+//! An attempt that was granted holds the lock until its client gives it up, its lease ends by the store's clock, or
+//! another client deletes the key. So the owners are told apart by attempt, not by token.
+
+use lockgate::{
+    limits::BELIEF_MS,
+    lock::{
+        Attempt, ConnectionId, Event, GrantKind, LockRequest, Refusal, Reply, RequestId,
+        StoreRequest, Token, UserId, Wait,
+    },
+};
+
+use super::{
+    MILLI, SECOND,
+    checks::{Owner, Purpose, Sent, show},
+    clients::OUTSIDER,
+    day::Moment,
+    world::{Ev, World},
+};
+
+/// The token that many clients use.
+const CONSTANT: &[u8] = b"1";
+
+/// The grants by the store itself are numbered from here.
+const FIRST_DIRECT: u64 = 1 << 41;
+
+/// How a client makes its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tokens {
+    /// One for all attempts of an acquisition.
+    Own,
+    /// One for each attempt.
+    New,
+    /// The same as other clients.
+    Constant,
+}
+
+/// The place in a gate's queue that a refused attempt left.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    gate: usize,
+    /// When the first attempt took it, as a count of events.
+    order: u64,
+    kept_until: u64,
+}
+
+/// A client that spins.
+#[derive(Debug, Clone)]
+pub(crate) struct Spinner {
+    user: UserId,
+    /// None: it goes straight to the store.
+    gate: Option<usize>,
+    tokens: Tokens,
+    strict: bool,
+    /// It makes a second attempt after a refusal.
+    returns: bool,
+    /// How long its attempts wait at a gate. Zero: not at all.
+    park_ms: u64,
+    longest_pause: u64,
+    lease_ms: u64,
+    hold: u64,
+    /// It releases its token after each refusal.
+    cleans_up: bool,
+    /// It gives the lock up by `DEL`.
+    deletes: bool,
+    /// It never gives the lock up.
+    dies: bool,
+    /// How often it changes its connection or its gate, in percent.
+    wanders: u64,
+    /// How often it vanishes while an attempt is parked, in percent.
+    vanishes: u64,
+    /// Acquisitions to come.
+    rounds: u32,
+    /// Attempts to come.
+    attempts: u32,
+    token: Token,
+    connection: ConnectionId,
+    /// It made no attempt of this acquisition yet.
+    is_new: bool,
+    place: Option<Place>,
+    /// The attempt that waits.
+    waiting: Option<RequestId>,
+    /// The attempt that was granted the lock.
+    granted: Option<RequestId>,
+}
+
+impl Spinner {
+    fn is_constant(&self) -> bool {
+        self.tokens == Tokens::Constant
+    }
+}
+
+/// A release that a client sent to a gate.
+struct Release {
+    request: RequestId,
+    token: Token,
+    /// The end of the lease that the client counted on.
+    until: u64,
+    /// The deletions and the losses of data until then.
+    upsets: (u64, u64),
+    /// The client has no answer, and will get none.
+    is_open: bool,
+}
+
+/// All of them, and what is known about the key that the store holds.
+#[derive(Default)]
+pub(crate) struct Spinners {
+    all: Vec<Spinner>,
+    next: u64,
+    /// Releases without a definite answer.
+    releases: Vec<Release>,
+    /// The store's version when a client last deleted the key.
+    pub(crate) deleted_at: u64,
+    /// The store's version of the answer that a gate is hearing.
+    pub(crate) answering: u64,
+    /// Since when the key is absent.
+    free_since: Option<u64>,
+    /// The version of the store's key, and when it was set.
+    set: (u64, u64),
+    /// Since when the key is held for no client.
+    orphan_since: Option<u64>,
+}
+
+/// Returns whether the token belongs to a client that spins.
+fn is_spinners(token: &Token) -> bool {
+    matches!(token.as_bytes().first(), Some(b's' | b'1'))
+}
+
+/// Returns whether other clients use the token, too.
+pub(crate) fn is_constant(token: &Token) -> bool {
+    token.as_bytes() == CONSTANT
+}
+
+impl World {
+    pub(super) fn spinners(&mut self) {
+        if !self.day.spins {
+            return;
+        }
+        let most = if self.day.small { 4 } else { 8 };
+        for who in 0..self.random.between(2, most) {
+            let spinner = self.spinner();
+            self.spinners.all.push(spinner);
+            let at = self.random.between(0, self.day.span);
+            self.at(at, Ev::Attempt(usize::try_from(who).unwrap()));
+        }
+    }
+
+    fn spinner(&mut self) -> Spinner {
+        let day = &self.day;
+        let random = &mut self.random;
+        let tokens = random.one_of(&[
+            Tokens::Own,
+            Tokens::Own,
+            Tokens::Own,
+            Tokens::New,
+            Tokens::New,
+            Tokens::Constant,
+            Tokens::Constant,
+        ]);
+        let is_constant = tokens == Tokens::Constant;
+        let dies = random.percent(8);
+        let lease_ms = match (day.short_leases, dies) {
+            (true, _) => random.between(10, 60),
+            (_, true) => random.between(50, 1_000),
+            _ => random.one_of(&[1_500, 5_000, 30_000]),
+        };
+        let longest = match day.short_leases {
+            true => 30 * MILLI,
+            false => day.longest_hold.min(500 * MILLI),
+        };
+        let user = match random.percent(day.outsiders / 2) {
+            true => OUTSIDER,
+            false => UserId(u32::try_from(random.below(day.users)).unwrap()),
+        };
+        let returns = random.percent(92);
+        Spinner {
+            user,
+            gate: (!random.percent(10)).then(|| random.below(day.gates)),
+            tokens,
+            strict: is_constant || random.percent(65),
+            returns,
+            park_ms: random.one_of(&[0, 10, 50, 50, 200]),
+            longest_pause: random.one_of(&[15, 100, 250]) * MILLI,
+            lease_ms,
+            hold: random.between(0, longest),
+            cleans_up: !is_constant && random.percent(35),
+            deletes: random.percent(if is_constant { 60 } else { 20 }),
+            dies,
+            wanders: random.one_of(&[0, 0, 10, 40]),
+            vanishes: random.one_of(&[0, 0, 15]),
+            rounds: u32::try_from(random.between(1, 3)).unwrap(),
+            attempts: match returns {
+                true => u32::try_from(random.between(5, 60)).unwrap(),
+                false => 1,
+            },
+            token: Token::new(CONSTANT),
+            connection: ConnectionId(0),
+            is_new: true,
+            place: None,
+            waiting: None,
+            granted: None,
+        }
+    }
+
+    // ── attempts ─────────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn attempt(&mut self, who: usize) {
+        let wanders = self.random.percent(self.spinners.all[who].wanders);
+        let elsewhere = wanders && self.random.percent(50);
+        let gates = self.gates.len();
+        let other = self.random.below(gates);
+        self.spinners.next += 1;
+        let number = self.spinners.next;
+        let spinner = &mut self.spinners.all[who];
+        let Some(left) = spinner.attempts.checked_sub(1) else {
+            return;
+        };
+        spinner.attempts = left;
+        if spinner.is_new || wanders {
+            spinner.connection = ConnectionId(number);
+            if spinner.tokens == Tokens::New {
+                spinner.place = None;
+            }
+        }
+        match spinner.tokens {
+            Tokens::Own if spinner.is_new => {
+                spinner.token = Token::new(format!("s{number}").into_bytes());
+            }
+            Tokens::New => spinner.token = Token::new(format!("s{number}").into_bytes()),
+            Tokens::Own | Tokens::Constant => {}
+        }
+        if let Some(gate) = spinner.gate.as_mut().filter(|_| elsewhere) {
+            *gate = other;
+        }
+        self.totals.attempts += 1;
+        match self.spinners.all[who].gate {
+            Some(gate) => self.attempt_at(who, gate),
+            None => self.attempt_directly(who),
+        }
+    }
+
+    fn attempt_at(&mut self, who: usize, gate: usize) {
+        let Some(gate) = self.living_gate(gate) else {
+            return self.spins_on(who);
+        };
+        let place = self.place_at(who, gate);
+        let spinner = &mut self.spinners.all[who];
+        spinner.gate = Some(gate);
+        spinner.is_new = false;
+        let spinner = spinner.clone();
+        let (asked_at, latest) = self.asked_at(gate);
+        let until = self.time(gate).plus_millis(spinner.park_ms);
+        let (wait, due) = match spinner.park_ms {
+            0 => (Wait::No, latest),
+            _ => (Wait::Until(until), self.moment(gate, until)),
+        };
+        let request = self.request(Purpose::Attempt(who), gate, Some(due), false);
+        let order = self.count;
+        if let Some(sent) = self.checks.sent.get_mut(&request) {
+            sent.place = place.map(|earlier| earlier.unwrap_or(order));
+        }
+        let it = &mut self.spinners.all[who];
+        it.waiting = Some(request);
+        it.place = place.map(|earlier| Place {
+            gate,
+            order: earlier.unwrap_or(order),
+            kept_until: 0,
+        });
+        if !spinner.is_constant() {
+            self.checks.asked_at.insert(spinner.token.clone(), self.now);
+        }
+        self.tell(|| {
+            let (token, connection) = (show(&spinner.token), spinner.connection);
+            let kind = if spinner.strict { "strict" } else { "again" };
+            format!(
+                "spinner {who} ({token}, {kind}, {connection:?}) at gate {gate}: {request:?}, {wait:?}"
+            )
+        });
+        if self.random.percent(spinner.vanishes) {
+            let at = self.random.between(0, spinner.park_ms * MILLI);
+            self.after(at, Ev::Abandon(who, request));
+        } else if self.random.percent(10) {
+            let at = self.random.between(0, spinner.park_ms * MILLI);
+            self.after(at, Ev::NoPark(who, request));
+        }
+        let ask = LockRequest {
+            request,
+            asked_at,
+            user: spinner.user,
+            token: spinner.token,
+            explicit: true,
+            lease_ms: spinner.lease_ms,
+            wait,
+            fence: false,
+            session: false,
+            attempt: Some(Attempt {
+                connection: spinner.connection,
+                strict: spinner.strict,
+                returns: spinner.returns,
+            }),
+        };
+        self.feed(gate, Event::Lock(ask));
+    }
+
+    /// Returns the order of the place that the next attempt takes: that of an earlier attempt, or none for a new place.
+    /// None: it is not known.
+    fn place_at(&self, who: usize, gate: usize) -> Option<Option<u64>> {
+        let spinner = &self.spinners.all[who];
+        // Clients with equal tokens take each other's places.
+        if spinner.is_constant() {
+            return None;
+        }
+        if spinner.is_new {
+            return Some(None);
+        }
+        let place = spinner.place?;
+        (place.gate == gate && self.now < place.kept_until).then_some(Some(place.order))
+    }
+
+    /// The client is not there, and its place is kept for a while.
+    fn leaves_place(&mut self, who: usize) {
+        let grace = self.day.settings.reconnect_grace_ms * MILLI;
+        // A gate's clock may be a little too fast.
+        let kept_until = self.now + (grace - grace / 500).saturating_sub(MILLI);
+        let spinner = &mut self.spinners.all[who];
+        if let Some(place) = &mut spinner.place {
+            place.kept_until = kept_until;
+        }
+    }
+
+    /// The client goes on with another connection.
+    fn loses_connection(&mut self, who: usize) {
+        self.totals.vanished += 1;
+        self.leaves_place(who);
+        self.spinners.next += 1;
+        let number = self.spinners.next;
+        let spinner = &mut self.spinners.all[who];
+        spinner.connection = ConnectionId(number);
+        if spinner.tokens == Tokens::New {
+            spinner.place = None;
+        }
+    }
+
+    fn attempt_directly(&mut self, who: usize) {
+        let spinner = self.spinners.all[who].clone();
+        self.spinners.all[who].is_new = false;
+        if !self.serves()
+            || !self
+                .store
+                .set_nx(self.now, &spinner.token, spinner.lease_ms)
+        {
+            return self.spins_on(who);
+        }
+        self.tell(|| format!("spinner {who} has it from the store"));
+        self.takes_what_was_lost();
+        let request = RequestId(FIRST_DIRECT + self.spinners.next);
+        let until = (self.now / MILLI + spinner.lease_ms) * MILLI;
+        self.holds(who, request, None, until);
+        self.stored();
+    }
+
+    /// Makes the next attempt after a pause.
+    fn spins_on(&mut self, who: usize) {
+        let longest = self.spinners.all[who].longest_pause;
+        // In less than that two gates could set the very same deadline for one token.
+        let pause = self.random.between(10 * MILLI, longest);
+        self.after(pause, Ev::Attempt(who));
+    }
+
+    /// Begins the next acquisition.
+    fn next_round(&mut self, who: usize) {
+        let spinner = &mut self.spinners.all[who];
+        spinner.rounds = spinner.rounds.saturating_sub(1);
+        (spinner.is_new, spinner.place) = (true, None);
+        if spinner.rounds > 0 {
+            self.spins_on(who);
+        }
+    }
+
+    fn is_parked(&self, request: RequestId) -> bool {
+        self.checks.sent.get(&request).is_some_and(Sent::waits)
+    }
+
+    /// The connection closes while the attempt is parked.
+    pub(super) fn abandon(&mut self, who: usize, request: RequestId) {
+        if !self.is_parked(request) {
+            return;
+        }
+        let sent = self.checks.sent.get_mut(&request).expect("it was sent");
+        sent.gone = true;
+        let gate = sent.gate;
+        self.tell(|| format!("spinner {who} vanishes from gate {gate}"));
+        self.spinners.all[who].waiting = None;
+        self.loses_connection(who);
+        self.feed(gate, Event::Gone { request });
+        self.spins_on(who);
+    }
+
+    /// Something stands behind the attempt on its connection.
+    pub(super) fn not_parked(&mut self, who: usize, request: RequestId) {
+        if self.is_parked(request) {
+            self.tell(|| format!("spinner {who} is not to be parked any longer"));
+            let gate = self.checks.sent[&request].gate;
+            self.feed(gate, Event::StopWaiting { request });
+        }
+    }
+
+    /// The gate of these clients died.
+    pub(super) fn spinners_lose_connections(&mut self, gate: usize) {
+        let mut alone = Vec::new();
+        for (request, sent) in &self.checks.sent {
+            if sent.gate == gate
+                && !sent.answered
+                && !sent.gone
+                && let Purpose::Attempt(who) | Purpose::GiveUp(who, ..) = sent.purpose
+            {
+                alone.push((who, *request));
+            }
+        }
+        for (who, request) in alone {
+            for release in &mut self.spinners.releases {
+                release.is_open |= release.request == request;
+            }
+            self.spinners.all[who].waiting = None;
+            self.spinners.all[who].place = None;
+            self.spins_on(who);
+        }
+    }
+
+    // ── answers ──────────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn attempt_answered(
+        &mut self,
+        who: usize,
+        sent: &Sent,
+        request: RequestId,
+        reply: &Reply,
+    ) -> Option<Event> {
+        let spinner = &mut self.spinners.all[who];
+        assert_eq!(spinner.waiting.take(), Some(request), "an earlier attempt");
+        let spinner = spinner.clone();
+        let Reply::Granted {
+            token,
+            until,
+            since,
+            fence: None,
+            session: false,
+            how,
+        } = reply
+        else {
+            self.attempt_refused(who, sent, reply);
+            return None;
+        };
+        assert_eq!(*token, spinner.token, "the grant of another attempt");
+        assert_ne!(
+            spinner.user, OUTSIDER,
+            "spinner {who} may not have the lock"
+        );
+        let gate = sent.gate;
+        if self.random.percent(spinner.vanishes / 3) {
+            self.loses_connection(who);
+            self.spins_on(who);
+            return Some(Event::Undelivered {
+                request,
+                user: spinner.user,
+                token: token.clone(),
+                since: *since,
+            });
+        }
+        assert!(*until > self.time(gate), "a lease that is over was granted");
+        self.is_next(gate, request, *how);
+        self.handed_on(gate);
+        self.granted_at = [self.granted_at[1], Some(gate)];
+        if !spinner.is_constant() {
+            self.victims_are_known(gate, token);
+            let granted_by = self.checks.granted_by.entry(token.clone()).or_default();
+            granted_by.insert(gate);
+        }
+        let lease = spinner.lease_ms * MILLI;
+        let clock = self.gates[gate].clock;
+        let asked_at = clock.moment(until.micros().saturating_sub(lease));
+        self.holds(who, request, Some(gate), asked_at + lease);
+        self.crash_at(Moment::Grant, 10 * MILLI);
+        None
+    }
+
+    /// The attempt holds the lock.
+    fn holds(&mut self, who: usize, request: RequestId, gate: Option<usize>, until: u64) {
+        self.totals.absorbed += 1;
+        // Another client deleted the key before this one heard of its grant.
+        let robbed = gate.is_some() && self.spinners.answering <= self.spinners.deleted_at;
+        let spinner = &mut self.spinners.all[who];
+        spinner.granted = Some(request);
+        let spinner = spinner.clone();
+        if !robbed {
+            let owner = Owner {
+                token: spinner.token,
+                strict: spinner.strict,
+                gate,
+                request: Some(request),
+                since: self.now,
+                until,
+                lease: spinner.lease_ms * MILLI,
+                session: false,
+                orphan: false,
+                robbed: false,
+                absent_since: None,
+            };
+            self.checks.granted(owner, self.day.drifts);
+        }
+        match spinner.dies {
+            true => self.next_round(who),
+            false => self.after(spinner.hold, Ev::GiveUp(who)),
+        }
+    }
+
+    fn attempt_refused(&mut self, who: usize, sent: &Sent, reply: &Reply) {
+        self.totals.refused += 1;
+        let spinner = self.spinners.all[who].clone();
+        match reply {
+            Reply::Nil if spinner.user == OUTSIDER => {
+                let late = sent.due.is_some_and(|due| self.now + MILLI >= due);
+                let stopped = spinner.park_ms > 0;
+                assert!(
+                    late || stopped,
+                    "spinner {who} may not know that the lock is held"
+                );
+            }
+            Reply::Nil => self.is_refused_rightly(sent, spinner.park_ms > 0),
+            Reply::Refused(_) => {}
+            _ => panic!("an attempt is answered by {reply:?}"),
+        }
+        self.leaves_place(who);
+        if !matches!(reply, Reply::Nil) {
+            self.spinners.all[who].place = None;
+        }
+        match spinner.cleans_up {
+            true => {
+                let pause = self.random.between(0, 2 * MILLI);
+                self.after(pause, Ev::CleanUp(who));
+            }
+            false => self.spins_on(who),
+        }
+    }
+
+    /// The lock is not free for long when an attempt is refused: pushes tell of it, and where they do not, the store's word
+    /// counts for so long only. An attempt that waits is refused at any rate where the store has no time to answer.
+    fn is_refused_rightly(&self, sent: &Sent, waits: bool) {
+        let Some(free_since) = self.spinners.free_since else {
+            return;
+        };
+        let (day, gate) = (&self.day, &self.gates[sent.gate]);
+        let in_peace = gate
+            .disturbed_at
+            .is_none_or(|at| at + 500 * MILLI < sent.at);
+        let is_well = self.is_well(sent.gate) && in_peace && sent.at >= gate.port.grace_until;
+        let pauses = (day.settings.max_delay_ms + day.settings.yield_pause_ms + 5) * MILLI;
+        let to_ask = 8 * day.way + pauses;
+        let is_told = is_well && day.tells && day.loss == 0;
+        let believed = match is_told {
+            true => to_ask,
+            false => BELIEF_MS * MILLI + BELIEF_MS * MILLI / 500 + day.way + 5 * MILLI,
+        };
+        let by = match waits {
+            true => sent.at,
+            false => self.now,
+        };
+        let had_time = !waits || (is_well && self.now >= sent.at + to_ask);
+        assert!(
+            !had_time || free_since + believed > by,
+            "an attempt was refused though the lock is free since {free_since}: {:?}",
+            gate.queue
+        );
+    }
+
+    // ── giving up ────────────────────────────────────────────────────────────────────────────
+
+    /// Releases the token of a refused attempt.
+    pub(super) fn clean_up(&mut self, who: usize) {
+        let spinner = self.spinners.all[who].clone();
+        match spinner.gate.and_then(|gate| self.living_gate(gate)) {
+            Some(gate) => self.send_release(who, gate, 0, false),
+            None => self.spins_on(who),
+        }
+    }
+
+    /// Gives the lock up.
+    pub(super) fn give_up(&mut self, who: usize) {
+        let spinner = self.spinners.all[who].clone();
+        let Some(request) = self.spinners.all[who].granted.take() else {
+            return;
+        };
+        let until = self.checks.owner_by(self.now, request).map(|it| it.until);
+        self.checks.gives_up_grant(request);
+        // By these commands it would delete the key of another client.
+        if until.is_none() && (spinner.deletes || spinner.is_constant()) {
+            return self.next_round(who);
+        }
+        let Some(gate) = spinner.gate else {
+            let token = Some(&spinner.token).filter(|_| !spinner.deletes);
+            if self.serves() {
+                self.store.delete(self.now, token);
+                self.stored();
+            }
+            return self.next_round(who);
+        };
+        match self.living_gate(gate) {
+            Some(gate) => self.send_release(who, gate, until.unwrap_or(0), spinner.deletes),
+            None => self.next_round(who),
+        }
+    }
+
+    fn send_release(&mut self, who: usize, gate: usize, until: u64, deletes: bool) {
+        let spinner = self.spinners.all[who].clone();
+        let sabotages = self.totals.sabotages;
+        let purpose = Purpose::GiveUp(who, until, sabotages);
+        let (asked_at, due) = self.asked_at(gate);
+        let request = self.request(purpose, gate, Some(due), false);
+        self.tell(|| format!("spinner {who} gives up at gate {gate}, by DEL: {deletes}"));
+        self.spinners.releases.push(Release {
+            request,
+            token: spinner.token.clone(),
+            until,
+            upsets: (sabotages, self.totals.losses),
+            is_open: false,
+        });
+        let (user, token) = (spinner.user, spinner.token);
+        let event = match deletes {
+            true => Event::Delete {
+                request,
+                asked_at,
+                user,
+            },
+            false => Event::Unlock {
+                request,
+                asked_at,
+                user,
+                token,
+                absorbed: true,
+            },
+        };
+        self.feed(gate, event);
+    }
+
+    pub(super) fn give_up_answered(
+        &mut self,
+        who: usize,
+        request: RequestId,
+        (until, sabotages): (u64, u64),
+        reply: &Reply,
+    ) {
+        let sent = self.checks.sent[&request].clone();
+        let spinner = self.spinners.all[who].clone();
+        match reply {
+            Reply::Refused(_) => {
+                for release in &mut self.spinners.releases {
+                    release.is_open |= release.request == request;
+                }
+            }
+            _ => self.spinners.releases.retain(|it| it.request != request),
+        }
+        let refused = matches!(reply, Reply::Refused(_));
+        assert!(
+            spinner.user != OUTSIDER || refused,
+            "spinner {who} may not know of the lock, and was told {reply:?}"
+        );
+        if *reply == Reply::Done && until > 0 && !spinner.is_constant() {
+            self.released(spinner.token.clone(), sent.gate);
+        }
+        if until == 0 {
+            return self.spins_on(who);
+        }
+        if *reply == Reply::NotHeld && spinner.deletes {
+            let delay = self.delay();
+            return self.after(delay, Ev::PassDelete(who));
+        }
+        assert!(
+            *reply == Reply::Done
+                || until <= self.now
+                || self.may_fail(&sent, sabotages, reply)
+                || *reply == Reply::Refused(Refusal::TooManyWaiters),
+            "an attempt that was granted the lock had lost it: {reply:?}"
+        );
+        self.next_round(who);
+    }
+
+    /// The client's `DEL` reaches the store, and deletes the key of whatever client.
+    pub(super) fn pass_delete(&mut self, who: usize) {
+        if self.serves() && self.store.holder(self.now).is_some() {
+            self.tell(|| format!("the DEL of spinner {who} is executed"));
+            if !self.checks.owners.is_empty() {
+                self.sabotaged();
+            }
+            self.store.delete(self.now, None);
+            self.stored();
+        }
+        self.next_round(who);
+    }
+
+    // ── what must hold ───────────────────────────────────────────────────────────────────────
+
+    /// A gate ends the lease of an attempt only where its client gave it up. A release of a constant token that comes too
+    /// late releases another client's lock, and so does one that is executed when its client has been told that the
+    /// outcome is open.
+    pub(super) fn is_given_up(&mut self, store_request: &StoreRequest, late: bool) {
+        let (token, only_if) = match store_request {
+            StoreRequest::Release { token, only_if, .. } => (token, only_if),
+            StoreRequest::Handover { from, only_if, .. } => (from, only_if),
+            _ => return,
+        };
+        let now = self.now;
+        let is_it = |(holder, deadline): (&Token, u64)| {
+            holder == token && only_if.is_none_or(|only_if| only_if.0 == deadline)
+        };
+        let owner = self.checks.owner(now, token).filter(|_| is_spinners(token));
+        let (Some(owner), true) = (owner, self.store.holder(now).is_some_and(is_it)) else {
+            return;
+        };
+        let upsets = (self.totals.sabotages, self.totals.losses);
+        let is_stray = |it: &Release| {
+            it.token == *token && (it.is_open || it.until <= now || it.upsets != upsets)
+        };
+        let excused = late || self.spinners.releases.iter().any(is_stray);
+        assert!(
+            excused,
+            "{} was released, and its client had not given it up: {owner:?}",
+            show(token)
+        );
+        self.sabotaged();
+    }
+
+    pub(super) fn spinner_user(&self, who: usize) -> UserId {
+        self.spinners.all[who].user
+    }
+
+    pub(super) fn spinner_is_constant(&self, who: usize) -> bool {
+        self.spinners.all[who].is_constant()
+    }
+
+    /// A request is granted the lock when those with earlier places are served or away. The holder itself may ask again.
+    pub(super) fn is_next(&self, gate: usize, request: RequestId, how: GrantKind) {
+        if how != GrantKind::Again {
+            let gate = &self.gates[gate];
+            (self.checks).is_next(request, gate.disturbed_at, gate.chose_at);
+        }
+    }
+
+    /// The user may ask for the lock with this token.
+    pub(super) fn may_ask(&self, user: UserId, token: &Token) -> bool {
+        let it = |spinner: &&Spinner| match spinner.tokens {
+            Tokens::Constant => is_constant(token),
+            _ => self.checks.asked_at.contains_key(token),
+        };
+        let mut all = self.spinners.all.iter().filter(it);
+        is_spinners(token) && all.any(|spinner| spinner.user == user)
+    }
+
+    /// An attempt with this token waits.
+    pub(super) fn is_attempted(&self, token: &Token) -> bool {
+        let mut all = self.spinners.all.iter();
+        all.any(|spinner| spinner.waiting.is_some() && spinner.token == *token)
+    }
+
+    /// Looks at the key between events.
+    pub(super) fn watch_key(&mut self) {
+        if !self.day.spins {
+            return;
+        }
+        let (now, version) = (self.now, self.store.version);
+        if self.spinners.set.0 != version {
+            self.spinners.set = (version, now);
+        }
+        let holder = self.store.holder(now).map(|(holder, _)| holder.clone());
+        match &holder {
+            Some(_) => self.spinners.free_since = None,
+            None => _ = self.spinners.free_since.get_or_insert(now),
+        }
+        let orphan = holder.filter(|it| is_spinners(it) && !self.is_held_for_a_client(it));
+        let Some(orphan) = orphan else {
+            self.spinners.orphan_since = None;
+            return;
+        };
+        let set_at = self.spinners.set.1;
+        let since = *self.spinners.orphan_since.get_or_insert(now);
+        let since = since.max(set_at);
+        // An acquisition that was never answered leaves its token to the lease.
+        let disturbed = self.disturbed_at.is_some_and(|at| at + 3 * SECOND >= set_at);
+        let refused = self.trouble_at.is_some_and(|at| at + 3 * SECOND >= set_at);
+        let bound = 10 * self.day.way + 20 * MILLI;
+        assert!(
+            now <= since + bound
+                || disturbed
+                || refused
+                || self.checks.zombies.contains(&orphan)
+                || self.spinners.releases.iter().any(|it| it.is_open),
+            "{} holds the lock for no attempt since {since}",
+            show(&orphan)
+        );
+    }
+
+    fn is_held_for_a_client(&self, token: &Token) -> bool {
+        let mut owners = self.checks.owners.iter();
+        owners.any(|owner| owner.token == *token && owner.until > self.now)
+            || self.is_attempted(token)
+    }
+}
