@@ -467,6 +467,12 @@ impl WaitQueue {
             .collect()
     }
 
+    /// Returns whether an attempt of a client that spins does not wait except for the store request in flight.
+    pub fn tries_attempt(&self) -> bool {
+        let is_attempt = |no| self.at(no).is_some_and(|waiter| waiter.attempt.is_some());
+        self.tries.iter().any(|(no, _)| is_attempt(*no))
+    }
+
     /// Takes out the requests that do not wait, for users that satisfy `of`. The places of clients that spin are kept
     /// until `keep_until`.
     pub fn take_tries(

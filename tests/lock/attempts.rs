@@ -244,6 +244,20 @@ fn a_release_after_the_refusal_asks_the_store_if_the_holder_is_not_known_for_sur
     ]);
 }
 
+/// A user without rights must not learn that the lock is held.
+#[test]
+fn a_release_by_a_user_that_the_store_has_not_authorized_is_not_answered_from_memory() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 wait 50 user 2", "check as 2"),
+        ("after 50", "2 Nil"),
+        ("3 unlock b absorbed user 2", ""),
+        ("refused NOPERM", "release b"),
+        ("refused NOPERM", "3 Store(b\"NOPERM\")"),
+    ]);
+}
+
 /// Its client gave it up on another connection.
 #[test]
 fn a_release_of_a_token_that_waits_ends_its_attempt() {
@@ -289,6 +303,20 @@ fn attempts_are_refused_by_the_stores_word_for_a_second_only() {
         ("3 lock b spins 1 wait 50", "strict acquire b"),
         ("held a 20000", ""),
         ("after 50", "3 Nil"),
+    ]);
+}
+
+/// The request in flight kept the queue from asking again.
+#[test]
+fn an_attempt_is_not_refused_by_a_word_of_the_store_that_grew_old_meanwhile() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b user 2", "check as 2"),
+        ("3 lock c spins 1 try", ""),
+        ("after 1000", ""),
+        ("unknown", "acquire b"),
+        ("held a 20000", "3 Nil"),
     ]);
 }
 

@@ -87,8 +87,8 @@ impl Queue {
         self.take_op(PendingOp::Unlock(owner), context);
     }
 
-    /// Returns whether this token was refused a moment ago because another one holds the lock. Some client libraries
-    /// release after each refused attempt.
+    /// Returns whether this token was refused a moment ago because another one holds the lock, and its user may know
+    /// that. Some client libraries release after each refused attempt.
     fn was_just_refused(&self, owner: &Owner, context: &Context<'_>) -> bool {
         let Some(kept_until) = self.waiters.kept_until(owner.user, &owner.token) else {
             return false;
@@ -98,6 +98,7 @@ impl Queue {
         let mut holder = self.cached_holder.iter().map(|it| &it.holder);
         let in_flight = self.in_flight.as_ref();
         kept_ms.saturating_sub(left_ms) <= CLEANUP_MS
+            && self.knows(owner.user, Wait::Forever, context.now)
             && self.armed.is_some()
             && holder.any(|holder| *holder != owner.token)
             && !in_flight.is_some_and(|it| it.is_for(owner.user, &owner.token))
@@ -116,7 +117,7 @@ impl Queue {
 
     /// Forgets the holder that the store reported too long ago to refuse attempts by it. A connection that went silent
     /// pushes no changes, and a client that spins would have asked Redis by now.
-    fn doubt_old_belief(&mut self, now: Time) {
+    pub(super) fn doubt_old_belief(&mut self, now: Time) {
         let is_old = |it: &mut CachedHolder| it.since.plus_millis(BELIEF_MS) <= now;
         if !planted(Fault::OldBeliefRefuses) && self.cached_holder.take_if(is_old).is_some() {
             self.backoff.now();

@@ -30,6 +30,10 @@ impl Queue {
 
     /// Sends a store request for the waiters, if that is of use. Returns whether it did.
     fn ask_for_waiters(&mut self, context: &mut Context<'_>) -> bool {
+        if self.waiters.tries_attempt() {
+            // An earlier request may have been in flight for long.
+            self.doubt_old_belief(context.now);
+        }
         let Some(cached_holder) = &self.cached_holder else {
             let is_time = self.backoff.ask_at() <= context.now;
             let first = self.next_place().filter(|_| is_time);
