@@ -283,7 +283,7 @@ impl World {
         if self.random.percent(spinner.vanishes) {
             let at = self.random.between(0, spinner.park_ms * MILLI);
             self.after(at, Ev::Abandon(who, request));
-        } else if self.random.percent(10) {
+        } else if spinner.park_ms > 0 && self.random.percent(10) {
             let at = self.random.between(0, spinner.park_ms * MILLI);
             self.after(at, Ev::NoPark(who, request));
         }
@@ -676,7 +676,7 @@ impl World {
         }
         if *reply == Reply::NotHeld && spinner.deletes {
             let delay = self.delay();
-            return self.after(delay, Ev::PassDelete(who));
+            return self.after(delay, Ev::PassDelete(who, until, sabotages));
         }
         assert!(
             *reply == Reply::Done
@@ -689,10 +689,12 @@ impl World {
     }
 
     /// The client's `DEL` reaches the store, and deletes the key of whatever client.
-    pub(super) fn pass_delete(&mut self, who: usize) {
+    pub(super) fn pass_delete(&mut self, who: usize, until: u64, sabotages: u64) {
+        let token = self.spinners.all[who].token.clone();
         if self.serves() && self.store.holder(self.now).is_some() {
             self.tell(|| format!("the DEL of spinner {who} is executed"));
-            if !self.checks.owners.is_empty() {
+            let in_time = until > self.now && sabotages == self.totals.sabotages;
+            if !in_time || !self.store.is_held_by(self.now, &token) {
                 self.sabotaged();
             }
             self.store.delete(self.now, None);
@@ -788,7 +790,9 @@ impl World {
         let since = *self.spinners.orphan_since.get_or_insert(now);
         let since = since.max(set_at);
         // An acquisition that was never answered leaves its token to the lease.
-        let disturbed = self.disturbed_at.is_some_and(|at| at + 3 * SECOND >= set_at);
+        let disturbed = self
+            .disturbed_at
+            .is_some_and(|at| at + 3 * SECOND >= set_at);
         let refused = self.trouble_at.is_some_and(|at| at + 3 * SECOND >= set_at);
         let bound = 10 * self.day.way + 20 * MILLI;
         assert!(

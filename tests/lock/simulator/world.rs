@@ -132,8 +132,8 @@ pub(crate) enum Ev {
     CleanUp(usize),
     /// It gives the lock up.
     GiveUp(usize),
-    /// Its `DEL` arrives at the store.
-    PassDelete(usize),
+    /// Its `DEL` arrives at the store, with the end of the lease that it counted on, and the sabotages until then.
+    PassDelete(usize, u64, u64),
     /// A store request of this gate has waited long for a connection.
     NotSent(usize, StoreRequestId),
     Connect(usize, u64),
@@ -300,7 +300,7 @@ impl World {
             Ev::NoPark(who, request) => self.not_parked(who, request),
             Ev::CleanUp(who) => self.clean_up(who),
             Ev::GiveUp(who) => self.give_up(who),
-            Ev::PassDelete(who) => self.pass_delete(who),
+            Ev::PassDelete(who, until, sabotages) => self.pass_delete(who, until, sabotages),
             Ev::NotSent(gate, id) => self.not_sent(gate, id),
             Ev::Connect(gate, attempt) => self.connect(gate, attempt),
             Ev::Silent(link) => self.is_silent(link),
