@@ -94,6 +94,8 @@ pub enum Fault {
     AttemptForgotten,
     /// Attempts are refused by what the store reported long ago.
     OldBeliefRefuses,
+    /// A grant reaches the next attempt at the place of the attempt that it is for.
+    NextAttemptGranted,
 }
 
 impl Fault {
@@ -138,6 +140,10 @@ impl Fault {
         Self::OpsFirst,
         Self::OpsOneByOne,
         Self::CutOffNotPassed,
+        Self::EqualTokensJoined,
+        Self::AttemptForgotten,
+        Self::OldBeliefRefuses,
+        Self::NextAttemptGranted,
     ];
 }
 

@@ -133,7 +133,7 @@ impl Day {
             drifts: !calm && random.percent(25),
             short_leases: !calm && !troubled && random.percent(40),
             forgot_first: random.percent(50),
-            spins: seed % 4 == 2,
+            spins: matches!(seed % 8, 1 | 3),
             users: 1 + random.below(3),
             outsiders: match calm {
                 true => 0,

@@ -9,7 +9,7 @@
 use lockgate::{
     limits::BELIEF_MS,
     lock::{
-        Attempt, ConnectionId, Event, GrantKind, LockRequest, Refusal, Reply, RequestId,
+        Attempt, ConnectionId, Event, GrantKind, LockRequest, MARK_MS, Refusal, Reply, RequestId,
         StoreRequest, Token, UserId, Wait,
     },
 };
@@ -563,7 +563,9 @@ impl World {
         let to_ask = 8 * day.way + pauses;
         let is_told = is_well && day.tells && day.loss == 0;
         let believed = match is_told {
-            true => to_ask,
+            true if day.sessions == 0 => to_ask,
+            // A renewal lasts a little longer than its gate asked for.
+            true => to_ask + MARK_MS * MILLI,
             false => BELIEF_MS * MILLI + BELIEF_MS * MILLI / 500 + day.way + 5 * MILLI,
         };
         let by = match waits {
