@@ -368,6 +368,7 @@ impl World {
     /// After every change of the store: who is told, and when its end is noticed.
     pub(super) fn stored(&mut self) {
         for change in std::mem::take(&mut self.store.changes) {
+            self.spinners.set_at = self.now;
             let by = change.by.map(|link| self.link_of(link).gate);
             for (number, gate) in self.gates.iter_mut().enumerate() {
                 if by != Some(number) {

@@ -120,8 +120,8 @@ pub(crate) struct Spinners {
     pub(crate) answering: u64,
     /// Since when the key is absent.
     free_since: Option<u64>,
-    /// The version of the store's key, and when it was set.
-    set: (u64, u64),
+    /// When the store's key last changed.
+    pub(crate) set_at: u64,
     /// Since when the key is held for no client.
     orphan_since: Option<u64>,
 }
@@ -427,8 +427,10 @@ impl World {
                 release.is_open |= release.request == request;
             }
             self.spinners.all[who].waiting = None;
-            self.spinners.all[who].place = None;
             self.spins_on(who);
+        }
+        for spinner in &mut self.spinners.all {
+            spinner.place.take_if(|place| place.gate == gate);
         }
     }
 
@@ -744,7 +746,7 @@ impl World {
             show(token)
         );
         // The client that loses the lock may not have heard of its grant yet.
-        if owner.is_some() || (excused && is_constant(token)) {
+        if late || owner.is_some() || (excused && is_constant(token)) {
             self.sabotaged();
         }
     }
@@ -786,10 +788,7 @@ impl World {
         if !self.day.spins {
             return;
         }
-        let (now, version) = (self.now, self.store.version);
-        if self.spinners.set.0 != version {
-            self.spinners.set = (version, now);
-        }
+        let now = self.now;
         let holder = self.store.holder(now).map(|(holder, _)| holder.clone());
         match &holder {
             Some(_) => self.spinners.free_since = None,
@@ -800,7 +799,7 @@ impl World {
             self.spinners.orphan_since = None;
             return;
         };
-        let set_at = self.spinners.set.1;
+        let set_at = self.spinners.set_at;
         let since = *self.spinners.orphan_since.get_or_insert(now);
         let since = since.max(set_at);
         // An acquisition that was never answered leaves its token to the lease.
