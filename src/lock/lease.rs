@@ -45,7 +45,9 @@ pub struct Lease {
     /// How the grant came about, until the first reply takes it. `Free` becomes `Waited` there if the client waited for
     /// the lock.
     pub how: Option<GrantKind>,
-    /// The attempt that was granted the lease. None: a `LOCK`.
+    /// An equal token is another owner.
+    pub strict: bool,
+    /// The attempt that was granted the lease. None: a `LOCK`, or the attempt was over by then.
     pub attempt: Option<Attempt>,
     /// The number of clients that count on the lease: they were granted or extended it, and the driver did not report
     /// the grant undelivered.
@@ -75,11 +77,6 @@ impl Lease {
     /// Returns whether this token of this user holds the lease.
     pub fn is_of(&self, user: UserId, token: &Token) -> bool {
         self.user == user && self.token == *token
-    }
-
-    /// Returns whether an equal token is another owner.
-    pub fn is_strict(&self) -> bool {
-        self.attempt.is_some_and(|attempt| attempt.strict)
     }
 
     /// Returns when the client of a session is notified that the lease could not be renewed: a little before the store
@@ -122,7 +119,7 @@ impl Lease {
     /// own deadline: at any other one it may be another client's.
     pub fn dead_token(&self, not_after: Option<Deadline>) -> DeadToken {
         let shortened_from = self.shortened_from.map(|(deadline, _)| deadline);
-        let (not_after, or_at) = match self.is_strict() {
+        let (not_after, or_at) = match self.strict {
             true => (Some(Deadline(0)), self.deadline),
             false => (not_after, shortened_from),
         };

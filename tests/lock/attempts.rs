@@ -406,6 +406,15 @@ fn the_token_of_an_attempt_is_dead_at_its_own_deadline_only() {
     assert_eq!(harness.dead, ["1 up to 0 or at 7"]);
 }
 
+#[test]
+fn the_token_of_an_attempt_that_was_over_at_the_grant_is_dead_at_that_deadline_only() {
+    let mut harness = Harness::new(crate::harness::SETTINGS);
+    for line in ["1 lock 1 spins 1 wait 50", "after 50", "granted 7", "free"] {
+        harness.happen(line);
+    }
+    assert_eq!(harness.dead, ["1 up to 0 or at 7"]);
+}
+
 /// Another client may use the same token.
 #[test]
 fn the_release_of_a_token_that_was_not_granted_here_leaves_no_dead_token() {

@@ -134,7 +134,7 @@ impl Queue {
         let (user, token) = (lease.user, &lease.token);
         let under_way =
             |in_flight: &InFlight| in_flight.is_for(user, token) || in_flight.releases(user, token);
-        let is_wanted = !lease.is_strict() && self.waiters.of_owner(user, token).is_some()
+        let is_wanted = !lease.strict && self.waiters.of_owner(user, token).is_some()
             || self.in_flight.as_ref().is_some_and(under_way)
             || self.ops.iter().any(|e| e.gives_away(user, token));
         if !is_wanted {
@@ -162,7 +162,7 @@ impl Queue {
         }
         let lease = lease.clone();
         if let (true, Some(no)) = (lease.explicit, lease.waiter)
-            && (lease.is_strict() || self.waiters.of_owner(user, token).is_none())
+            && (lease.strict || self.waiters.of_owner(user, token).is_none())
             && let Some(keep_until) = self.keep_until(context)
         {
             // The connection closed at the very moment of the grant, which counts as before it.

@@ -146,6 +146,7 @@ impl Queue {
         lease.fence_at = fence_at;
         lease.how = how.or(lease.how);
         lease.explicit = in_flight.explicit;
+        lease.strict = in_flight.store_request.is_strict();
         self.unsure.remove(&(user, token.clone()));
         // If a request joined meanwhile and wants another lease or a fence, the queue requests the lock once more, as
         // the holder.
@@ -163,8 +164,8 @@ impl Queue {
             self.grant_place(&mut lease, &waiter, context);
         }
         self.backoff.granted();
-        let strict = in_flight.store_request.is_strict();
-        let orphaned = lease.receivers == 0 && (strict || self.served_by(in_flight).is_none());
+        let orphaned =
+            lease.receivers == 0 && (lease.strict || self.served_by(in_flight).is_none());
         if orphaned && !planted(Fault::GoneGrantKept) {
             self.give_away(&lease);
         }

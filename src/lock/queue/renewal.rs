@@ -229,6 +229,7 @@ impl Queue {
                 .filter(|(longest, _)| Some(*longest) > deadline)
                 .filter(|_| !planted(Fault::ShortenedForgotten)),
             how: before.as_ref().and_then(|lease| lease.how),
+            strict: before.as_ref().is_some_and(|lease| lease.strict),
             attempt: before.as_ref().and_then(|lease| lease.attempt),
             receivers: before.as_ref().map_or(0, |lease| lease.receivers),
             waiter: before.as_ref().and_then(|lease| lease.waiter),
