@@ -224,8 +224,10 @@ impl Checks {
         let Some(place) = sent.place else {
             return;
         };
+        // A store that said "not now" is asked again after a pause.
+        let in_peace = |at: u64| disturbed_at.is_none_or(|it| it + 200 * MILLI < at);
         let passed = self.sent.iter().find(|(_, other)| {
-            let was_there = other.order < chose_at && disturbed_at.is_none_or(|at| at < other.at);
+            let was_there = other.order < chose_at && in_peace(other.at);
             other.waits()
                 && other.gate == sent.gate
                 && was_there

@@ -12,6 +12,9 @@ use super::{
 /// A user to whom the store refuses everything.
 pub(crate) const OUTSIDER: UserId = UserId(9);
 
+/// No client asks for a longer lease.
+pub(crate) const LONGEST_LEASE_MS: u64 = 30_000;
+
 /// So long after it unlocked a client closes the connection of its session, in microseconds.
 pub(crate) const SESSION_ENDS_WITHIN: u64 = 2_500 * MILLI;
 
@@ -119,7 +122,7 @@ impl World {
             (true, false, _) => random.between(10, 60),
             (_, true, _) => random.one_of(&[300, 1_500, 3_000]) * random.between(1, 3),
             (_, _, Fate::Dies | Fate::Overstays) => random.between(50, 1_000),
-            _ => random.one_of(&[1_500, 5_000, 30_000]),
+            _ => random.one_of(&[1_500, 5_000, LONGEST_LEASE_MS]),
         };
         let longest = if day.short_leases {
             30 * MILLI

@@ -10,7 +10,6 @@ use super::{
     day::{Disaster, GRACE, LONGEST_RECONNECT, Moment, NOTICED, SETTLED},
     gates::{Clock, Gate},
     network::Port,
-    spinners::is_constant,
     store::{Loss, Trouble},
     world::{Ev, World},
 };
@@ -344,8 +343,6 @@ impl World {
             };
             // Even where its token came back, its deadline may be an earlier one.
             let safe = written_back && !owner.orphan && owner.gate.is_some();
-            // An equal token that comes back may be that of an earlier grant.
-            let safe = safe && !is_constant(&owner.token);
             loss != Loss::Nothing && (!safe || may_lose.contains(&owner.token))
         });
         self.after(

@@ -74,7 +74,7 @@ impl World {
             since,
             fence,
             session,
-            how,
+            ..
         } = reply
         else {
             self.totals.expired += u64::from(*reply == Reply::Refused(Refusal::Expired));
@@ -115,7 +115,7 @@ impl World {
         assert!(*until > self.time(gate), "a lease that is over was granted");
         self.totals.grants += 1;
         if client.fate != Fate::Joins && !client.explicit {
-            self.is_next(gate, request, *how);
+            self.is_next(gate, request);
         }
         self.handed_on(gate);
         self.granted_at = [self.granted_at[1], Some(gate)];
@@ -428,14 +428,13 @@ impl World {
         let all_come_back = self.day.settings.write_back == WriteBack::All;
         self.loss.as_ref().is_some_and(|lost| {
             let lately = sent.at < lost.back_at.saturating_add(SETTLED);
-            let unsafe_at_any_rate = match sent.purpose {
+            let session = match sent.purpose {
                 // Where it was told of its loss meanwhile, nothing is written back.
                 Purpose::Unlock(who, ..) | Purpose::Relock(who, _) => self.clients[who].session,
-                Purpose::GiveUp(who, ..) => self.spinner_is_constant(who),
-                Purpose::Lock(_) | Purpose::Attempt(_) => false,
+                Purpose::Lock(_) | Purpose::Attempt(_) | Purpose::GiveUp(..) => false,
             };
             lately
-                && (unsafe_at_any_rate
+                && (session
                     || !all_come_back
                     || lost.is_in_doubt()
                     || !self.all_were_well_since(lost))

@@ -9,7 +9,7 @@
 use lockgate::{
     limits::BELIEF_MS,
     lock::{
-        Attempt, ConnectionId, Event, GrantKind, LockRequest, MARK_MS, Refusal, Reply, RequestId,
+        Attempt, ConnectionId, Event, LockRequest, MARK_MS, Refusal, Reply, RequestId,
         StoreRequest, Token, UserId, Wait,
     },
 };
@@ -17,7 +17,7 @@ use lockgate::{
 use super::{
     MILLI, SECOND,
     checks::{Owner, Purpose, Sent, show},
-    clients::OUTSIDER,
+    clients::{LONGEST_LEASE_MS, OUTSIDER},
     day::{Moment, SETTLED},
     world::{Ev, World},
 };
@@ -132,7 +132,7 @@ fn is_spinners(token: &Token) -> bool {
 }
 
 /// Returns whether other clients use the token, too.
-pub(crate) fn is_constant(token: &Token) -> bool {
+fn is_constant(token: &Token) -> bool {
     token.as_bytes() == CONSTANT
 }
 
@@ -167,7 +167,7 @@ impl World {
         let lease_ms = match (day.short_leases, dies) {
             (true, _) => random.between(10, 60),
             (_, true) => random.between(50, 1_000),
-            _ => random.one_of(&[1_500, 5_000, 30_000]),
+            _ => random.one_of(&[1_500, 5_000, LONGEST_LEASE_MS]),
         };
         let longest = match day.short_leases {
             true => 30 * MILLI,
@@ -261,7 +261,9 @@ impl World {
         };
         let request = self.request(Purpose::Attempt(who), gate, Some(due), false);
         let order = self.count;
-        if let Some(sent) = self.checks.sent.get_mut(&request) {
+        // The holder itself may ask again before all others.
+        let is_holder = self.store.is_held_by(self.now, &spinner.token);
+        if let Some(sent) = self.checks.sent.get_mut(&request).filter(|_| !is_holder) {
             sent.place = place.map(|earlier| earlier.unwrap_or(order));
         }
         let it = &mut self.spinners.all[who];
@@ -452,7 +454,7 @@ impl World {
             since,
             fence: None,
             session: false,
-            how,
+            ..
         } = reply
         else {
             self.attempt_refused(who, sent, reply);
@@ -475,7 +477,7 @@ impl World {
             });
         }
         assert!(*until > self.time(gate), "a lease that is over was granted");
-        self.is_next(gate, request, *how);
+        self.is_next(gate, request);
         self.handed_on(gate);
         self.granted_at = [self.granted_at[1], Some(gate)];
         if !spinner.is_constant() {
@@ -755,16 +757,10 @@ impl World {
         self.spinners.all[who].user
     }
 
-    pub(super) fn spinner_is_constant(&self, who: usize) -> bool {
-        self.spinners.all[who].is_constant()
-    }
-
-    /// A request is granted the lock when those with earlier places are served or away. The holder itself may ask again.
-    pub(super) fn is_next(&self, gate: usize, request: RequestId, how: GrantKind) {
-        if how != GrantKind::Again {
-            let gate = &self.gates[gate];
-            (self.checks).is_next(request, gate.disturbed_at, gate.chose_at);
-        }
+    /// A request is granted the lock when those with earlier places are served or away.
+    pub(super) fn is_next(&self, gate: usize, request: RequestId) {
+        let gate = &self.gates[gate];
+        (self.checks).is_next(request, gate.disturbed_at, gate.chose_at);
     }
 
     /// The user may ask for the lock with this token.
@@ -806,12 +802,13 @@ impl World {
         let disturbed = self
             .disturbed_at
             .is_some_and(|at| at + 3 * SECOND >= set_at);
-        let refused = self.trouble_at.is_some_and(|at| at + 3 * SECOND >= set_at);
+        let lost = self.loss.as_ref().map(|lost| lost.back_at);
+        let lost = lost.is_some_and(|at| at.saturating_add(SETTLED + SECOND) >= set_at);
         let bound = 10 * self.day.way + 20 * MILLI;
         assert!(
             now <= since + bound
                 || disturbed
-                || refused
+                || lost
                 || self.checks.zombies.contains(&orphan)
                 || self.spinners.releases.iter().any(|it| it.is_open),
             "{} holds the lock for no attempt since {since}",

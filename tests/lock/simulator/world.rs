@@ -10,7 +10,7 @@ use lockgate::lock::{LinkId, RequestId, StoreReply, StoreRequest, StoreRequestId
 use super::{
     MILLI, SECOND,
     checks::Checks,
-    clients::{Client, SESSION_ENDS_WITHIN},
+    clients::{Client, LONGEST_LEASE_MS, SESSION_ENDS_WITHIN},
     day::{Day, Disaster, Moment, SETTLED},
     disasters::Lost,
     gates::Gate,
@@ -455,8 +455,7 @@ impl World {
                 gate.queue
             );
         }
-        let longest = self.clients.iter().map(|client| client.lease_ms).max();
-        let later = self.now + (longest.unwrap_or(0) + 10) * MILLI;
+        let later = self.now + (LONGEST_LEASE_MS + 10) * MILLI;
         assert!(self.store.holder(later).is_none(), "a key is left");
         self.totals.commands = self.store.commands;
         // From user to user the lock goes in two steps.
