@@ -6,6 +6,8 @@
 //! An attempt that was granted holds the lock until its client gives it up, its lease ends by the store's clock, or
 //! another client deletes the key. So the owners are told apart by attempt, not by token.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use lockgate::{
     limits::BELIEF_MS,
     lock::{
@@ -112,6 +114,8 @@ struct Release {
 pub(crate) struct Spinners {
     all: Vec<Spinner>,
     next: u64,
+    /// The users that asked for the lock with each token.
+    users: BTreeMap<Token, BTreeSet<UserId>>,
     /// Releases without a definite answer.
     releases: Vec<Release>,
     /// The store's version when a client last deleted the key.
@@ -276,6 +280,8 @@ impl World {
         if !spinner.is_constant() {
             self.checks.asked_at.insert(spinner.token.clone(), self.now);
         }
+        let users = self.spinners.users.entry(spinner.token.clone());
+        users.or_default().insert(spinner.user);
         self.tell(|| {
             let (token, connection) = (show(&spinner.token), spinner.connection);
             let kind = if spinner.strict { "strict" } else { "again" };
@@ -603,10 +609,10 @@ impl World {
         };
         let until = self.checks.owner_by(self.now, request).map(|it| it.until);
         self.checks.gives_up_grant(request);
-        // By these commands it would delete the key of another client.
-        if until.is_none() && (spinner.deletes || spinner.is_constant()) {
+        // Too late, it might release the lock of another client.
+        let Some(until) = until else {
             return self.next_round(who);
-        }
+        };
         let Some(gate) = spinner.gate else {
             let token = Some(&spinner.token).filter(|_| !spinner.deletes);
             if self.serves() {
@@ -616,7 +622,7 @@ impl World {
             return self.next_round(who);
         };
         match self.living_gate(gate) {
-            Some(gate) => self.send_release(who, gate, until.unwrap_or(0), spinner.deletes),
+            Some(gate) => self.send_release(who, gate, until, spinner.deletes),
             None => self.next_round(who),
         }
     }
@@ -763,14 +769,10 @@ impl World {
         (self.checks).is_next(request, gate.disturbed_at, gate.chose_at);
     }
 
-    /// The user may ask for the lock with this token.
+    /// The user asked for the lock with this token.
     pub(super) fn may_ask(&self, user: UserId, token: &Token) -> bool {
-        let it = |spinner: &&Spinner| match spinner.tokens {
-            Tokens::Constant => is_constant(token),
-            _ => self.checks.asked_at.contains_key(token),
-        };
-        let mut all = self.spinners.all.iter().filter(it);
-        is_spinners(token) && all.any(|spinner| spinner.user == user)
+        let users = self.spinners.users.get(token);
+        users.is_some_and(|users| users.contains(&user))
     }
 
     /// An attempt with this token waits.
@@ -802,8 +804,8 @@ impl World {
         let disturbed = self
             .disturbed_at
             .is_some_and(|at| at + 3 * SECOND >= set_at);
-        let lost = self.loss.as_ref().map(|lost| lost.back_at);
-        let lost = lost.is_some_and(|at| at.saturating_add(SETTLED + SECOND) >= set_at);
+        // A lease that its client no longer counts on may be written back when the grace is over.
+        let lost = self.loss.is_some() && self.store.mark.1 + SECOND >= set_at;
         let bound = 10 * self.day.way + 20 * MILLI;
         assert!(
             now <= since + bound
@@ -818,7 +820,13 @@ impl World {
 
     fn is_held_for_a_client(&self, token: &Token) -> bool {
         let mut owners = self.checks.owners.iter();
-        owners.any(|owner| owner.token == *token && owner.until > self.now)
-            || self.is_attempted(token)
+        let is_owned = owners.any(|owner| owner.token == *token && owner.until > self.now);
+        // A strict attempt that came later is refused by its own token.
+        let may_be_for = |spinner: &Spinner| {
+            let sent = spinner.waiting.and_then(|it| self.checks.sent.get(&it));
+            let in_time = |sent: &Sent| !spinner.strict || sent.at <= self.spinners.set_at;
+            spinner.token == *token && sent.is_some_and(in_time)
+        };
+        is_owned || self.spinners.all.iter().any(may_be_for)
     }
 }
