@@ -89,7 +89,7 @@ pub fn refusal(refusal: &Refusal) -> Cow<'_, [u8]> {
             "MAXWAITERS as many requests wait for this lock as may (limits.waiters)"
         }
         Refusal::TooManyLocks => "MAXLOCKS as many locks are known here as may be (limits.locks)",
-        Refusal::Upstream => {
+        Refusal::Upstream | Refusal::NotSent => {
             "UPSTREAM Redis did not answer in time; whether it did what was asked is not known"
         }
         Refusal::Store(error) => return Cow::Borrowed(error),

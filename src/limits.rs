@@ -49,13 +49,6 @@ pub const LOOKUPS: usize = CONNECTING;
 /// more than Redis sends.
 pub const AMENDED_ENTRIES: usize = 64;
 
-/// How recent the store's word on a lock must be for attempts of clients that spin to be refused by it, in milliseconds.
-pub const BELIEF_MS: u64 = 1_000;
-
-/// How long after a refused attempt a release of its token is answered from memory, in milliseconds. Client libraries
-/// that release after each refused attempt do so at once, and most then sleep for longer than this.
-pub const CLEANUP_MS: u64 = 50;
-
 /// How often an attempt is parked on the only connection of an address that holds a lock, in milliseconds: the holder may
 /// need that connection for its release.
 pub const PROBE_MS: u64 = 1_000;

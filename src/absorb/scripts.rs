@@ -372,9 +372,11 @@ impl Scripts {
         let (_, script) = forms.find(|(form, _)| is_form(&found, form))?;
         let learned = self.seen.learned.write();
         let mut learned = learned.unwrap_or_else(PoisonError::into_inner);
-        if learned.len() < LEARNED_SCRIPTS {
-            learned.insert(sha1, *script);
+        if learned.len() >= LEARNED_SCRIPTS {
+            // Clients that put values into their texts must not keep those of others out.
+            learned.clear();
         }
+        learned.insert(sha1, *script);
         Some(*script)
     }
 

@@ -237,7 +237,11 @@ impl Gate {
         now: Time,
     ) -> Option<Delivery> {
         let mut caller = self.take_caller(entry, request)?;
-        let reply = self.explained(name, caller.user, reply, entry.queue.is_blind());
+        // Why the store does not reply does not show whether it executed an absorbed command.
+        let reply = match caller.asked.is_absorbed() {
+            true => reply,
+            false => self.explained(name, caller.user, reply, entry.queue.is_blind()),
+        };
         self.answered(now, &caller, &reply);
         entry.replied(request, &mut caller, &reply);
         if caller.asked.is_absorbed() {

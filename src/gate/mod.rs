@@ -339,6 +339,7 @@ impl Gate {
             user: client.user,
             token,
             lease_ms,
+            absorbed,
         };
         self.dispatch(&name, event, Some(reply_to));
         pending

@@ -197,6 +197,8 @@ pub enum Event {
         token: Token,
         /// The new lease, in milliseconds.
         lease_ms: u64,
+        /// The command is one of Redis's own.
+        absorbed: bool,
     },
     /// The client of an unanswered `LOCK` or `TRYLOCK` is gone; no reply can reach it.
     Gone {
@@ -435,8 +437,10 @@ pub enum Refusal {
     TooManyWaiters,
     /// The limit of known locks is reached.
     TooManyLocks,
-    /// The store did not reply in time.
+    /// The store did not reply in time: it may have executed the request, or may yet do so.
     Upstream,
+    /// An absorbed command was not sent, because the store has no connection for its user.
+    NotSent,
     /// The store's own error, without the leading `-`.
     Store(Bytes),
 }

@@ -17,4 +17,4 @@ pub mod queue;
 pub mod wait_queue;
 
 pub use event::*;
-pub use queue::{LAST_LOOK_PART, Queue, Snapshot};
+pub use queue::{BELIEF_MS, LAST_LOOK_PART, Queue, Snapshot};

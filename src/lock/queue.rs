@@ -38,7 +38,7 @@ use super::{
     event::{Action, Dead, Event, LinkId, Reply, RequestId, Settings, Time, Token, UserId},
     fault::{Fault, planted},
     lease::{HandoverStreak, Lease},
-    wait_queue::{WaitQueue, Waiter},
+    wait_queue::{Keep, WaitQueue, Waiter},
 };
 
 mod clients;
@@ -58,6 +58,7 @@ mod store_requests;
 mod timer;
 mod unsure;
 
+pub use clients::BELIEF_MS;
 use holder::CachedHolder;
 use in_flight::{Dirty, InFlight, NOT_NOW_PAUSE_MS};
 use links::CutOff;
@@ -195,8 +196,10 @@ impl Queue {
                 user,
                 token,
                 lease_ms,
+                absorbed,
             } => {
-                let owner = self.owner(request, asked_at, (user, token), settings);
+                let mut owner = self.owner(request, asked_at, (user, token), settings);
+                owner.absorbed = absorbed;
                 self.take_op(PendingOp::Relock(owner, lease_ms), &mut context);
             }
             Event::Gone { request } => self.gone(request, &context),
@@ -325,16 +328,17 @@ impl Queue {
 
     // ── events from the store and the clock ──────────────────────────────────────────────────────
 
-    /// Returns until when to keep the place of a client that is gone. None: as many places are kept as requests may
-    /// wait.
-    fn keep_until(&self, context: &Context<'_>) -> Option<Time> {
-        let has_room = self.waiters.kept() < context.settings.max_waiters;
-        has_room.then(|| context.now.plus_millis(context.settings.reconnect_grace_ms))
+    /// Returns how long to keep the place of a client that is gone.
+    fn keep(&self, context: &Context<'_>) -> Option<Keep> {
+        Some(Keep {
+            until: context.now.plus_millis(context.settings.reconnect_grace_ms),
+            most: context.settings.max_waiters,
+        })
     }
 
-    /// Returns until when to keep the place of a client whose attempt is refused.
-    fn keep_attempt_until(&self, context: &Context<'_>) -> Option<Time> {
-        self.keep_until(context)
+    /// Returns how long to keep the place of a client whose attempt is refused.
+    fn keep_attempt(&self, context: &Context<'_>) -> Option<Keep> {
+        self.keep(context)
             .filter(|_| !planted(Fault::AttemptForgotten))
     }
 

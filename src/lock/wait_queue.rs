@@ -11,7 +11,10 @@
 //!
 //! Joining, leaving and timing out cost O(log n) in the number of waiters, so that a lock can have thousands.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 use super::event::{
     Attempt, ConnectionId, LockRequest, RequestId, Settings, Time, Token, UserId, Wait,
@@ -23,6 +26,15 @@ use super::{
 
 /// The number of a waiter. An earlier one has a lower number.
 pub type WaiterId = u64;
+
+/// How long the place of a client that is gone, or was refused, is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Keep {
+    /// Until when.
+    pub until: Time,
+    /// The number of places that are kept at one lock. Beyond it, the oldest one goes of the user with most.
+    pub most: usize,
+}
 
 /// A token of a user at its place in the queue.
 #[derive(Debug, Clone)]
@@ -86,6 +98,8 @@ pub struct Waiting {
     pub fence: bool,
     /// The grant binds the lease to the connection of the request.
     pub session: bool,
+    /// The request is an attempt of a client that spins.
+    is_attempt: bool,
     /// When its reply is due. None: never.
     due: Option<Time>,
     /// Tokens whose `UNLOCK` stands behind the request on the same connection.
@@ -94,11 +108,16 @@ pub struct Waiting {
 
 /// A request that was taken out because its time is up.
 #[derive(Debug)]
-pub enum Due {
-    /// A request whose `WAIT` ended.
-    Wait(RequestId),
-    /// A request that does not wait, and got no reply of the store in time.
-    Try(RequestId),
+pub struct Due {
+    /// The request.
+    pub request: RequestId,
+    /// Its place.
+    pub place: WaiterId,
+    /// It does not wait except for the store request in flight, and got no reply of the store in time. Otherwise its
+    /// `WAIT` ended.
+    pub is_try: bool,
+    /// It is an attempt of a client that spins.
+    pub is_attempt: bool,
 }
 
 /// The places at one lock.
@@ -111,8 +130,11 @@ pub struct WaitQueue {
     kept: BTreeMap<WaiterId, (Waiter, Time)>,
     /// The places that requests with the same token join.
     by_owner: BTreeMap<(Token, UserId), WaiterId>,
-    /// The kept places of strict attempts.
+    /// The places where strict attempts wait, and those that are kept for them.
+    strict: BTreeSet<(Token, UserId, WaiterId)>,
     kept_strict: BTreeSet<(Token, UserId, WaiterId)>,
+    /// The kept places by user, the oldest first.
+    kept_by_user: BTreeMap<UserId, BTreeSet<(Time, WaiterId)>>,
     /// The kept places of clients that spin, by their latest connection.
     kept_of: BTreeSet<(UserId, ConnectionId, WaiterId)>,
     /// A client that spins made its next attempt with another token. If one returned with its token since, this is false.
@@ -199,19 +221,16 @@ impl WaitQueue {
 
     /// Returns until when the place of this owner's latest refused attempt is kept.
     pub fn kept_until(&self, user: UserId, token: &Token) -> Option<Time> {
-        let first = (token.clone(), user, WaiterId::MIN);
-        let last = (token.clone(), user, WaiterId::MAX);
-        let strict = self.kept_strict.range(first..=last).map(|(.., no)| no);
-        let places = strict.chain(self.by_owner.get(&(token.clone(), user)));
-        let kept = places.filter_map(|no| self.kept.get(no));
-        kept.map(|(_, until)| *until).max()
+        let strict = self.kept_strict.range(strict_of(token, user)).next_back();
+        let joined = self.by_owner.get(&(token.clone(), user));
+        let no = strict.map(|(.., no)| no).or(joined)?;
+        self.kept.get(no).map(|(_, until)| *until)
     }
 
     /// Returns the strict attempts of this owner that wait.
     pub fn strict_of(&self, user: UserId, token: &Token) -> Vec<RequestId> {
-        let is_it =
-            |waiter: &&Waiter| waiter.is_strict() && waiter.user == user && waiter.token == *token;
-        let places = self.taken.values().filter(is_it);
+        let places = self.strict.range(strict_of(token, user));
+        let places = places.filter_map(|(.., no)| self.taken.get(no));
         let requests = places.flat_map(|waiter| &waiter.requests);
         requests.map(|waiting| waiting.request).collect()
     }
@@ -265,6 +284,7 @@ impl WaitQueue {
             wait: send.wait,
             fence: send.fence,
             session: send.session,
+            is_attempt: send.attempt.is_some(),
             due,
             behind: Vec::new(),
         });
@@ -285,9 +305,7 @@ impl WaitQueue {
         if !send.is_strict() || planted(Fault::EqualTokensJoined) {
             return self.by_owner.get(&(token.clone(), user)).copied();
         }
-        let first = (token.clone(), user, WaiterId::MIN);
-        let last = (token.clone(), user, WaiterId::MAX);
-        let mut kept = self.kept_strict.range(first..=last);
+        let mut kept = self.kept_strict.range(strict_of(token, user));
         kept.next().map(|(.., no)| *no)
     }
 
@@ -318,21 +336,21 @@ impl WaitQueue {
     }
 
     /// Takes out one request, which the caller answers or whose client is gone. The place goes with its last request,
-    /// or is kept until `keep_until` if the client may return to it. Returns whether the request waited.
-    pub fn leave(&mut self, request: RequestId, keep_until: Option<Time>) -> bool {
+    /// or is kept as long as `keep` says if the client may return to it. Returns whether the request waited.
+    pub fn leave(&mut self, request: RequestId, keep: Option<Keep>) -> bool {
         match self.of_request(request) {
-            Some(no) => self.leave_place(no, request, keep_until),
+            Some(no) => self.leave_place(no, request, keep),
             None => false,
         }
     }
 
     /// Takes out one request, which the caller refuses. The place is kept only if its client spins.
-    fn refuse(&mut self, no: WaiterId, request: RequestId, keep_until: Option<Time>) -> bool {
+    fn refuse(&mut self, no: WaiterId, request: RequestId, keep: Option<Keep>) -> bool {
         let spins = self.at(no).is_some_and(|waiter| waiter.attempt.is_some());
-        self.leave_place(no, request, keep_until.filter(|_| spins))
+        self.leave_place(no, request, keep.filter(|_| spins))
     }
 
-    fn leave_place(&mut self, no: WaiterId, request: RequestId, keep_until: Option<Time>) -> bool {
+    fn leave_place(&mut self, no: WaiterId, request: RequestId, keep: Option<Keep>) -> bool {
         let Some(waiter) = self.taken.get_mut(&no) else {
             return false;
         };
@@ -351,7 +369,7 @@ impl WaitQueue {
             .is_some_and(|waiter| waiter.requests.is_empty())
             && let Some(waiter) = self.taken.remove(&no)
         {
-            match keep_until {
+            match keep {
                 Some(until) if waiter.may_return() => {
                     self.disown(no, &waiter);
                     self.keep(no, waiter, until);
@@ -364,7 +382,8 @@ impl WaitQueue {
     }
 
     /// Keeps a place without waiters, so that its token can return to it.
-    pub fn keep(&mut self, no: WaiterId, mut waiter: Waiter, until: Time) {
+    pub fn keep(&mut self, no: WaiterId, mut waiter: Waiter, keep: Keep) {
+        let Keep { until, most } = keep;
         waiter.requests = Vec::new();
         let owner = (waiter.token.clone(), waiter.user);
         if !waiter.is_strict()
@@ -386,13 +405,35 @@ impl WaitQueue {
         if let Some(attempt) = waiter.attempt {
             self.kept_of.insert((waiter.user, attempt.connection, no));
         }
+        let of_user = self.kept_by_user.entry(waiter.user).or_default();
+        of_user.insert((until, no));
         self.kept.insert(no, (waiter, until));
+        if self.kept.len() > most {
+            self.drop_one_kept();
+        }
+    }
+
+    /// Gives up the oldest kept place of the user that has most of them: no user costs another one a place.
+    fn drop_one_kept(&mut self) {
+        let of_users = self.kept_by_user.values();
+        let most = of_users.max_by_key(|places| places.len());
+        if let Some((_, no)) = most.and_then(BTreeSet::first).copied()
+            && let Some(waiter) = self.take_kept(no)
+        {
+            self.disown(no, &waiter);
+        }
     }
 
     /// Takes out a kept place; only its owner's index entries stay.
     fn take_kept(&mut self, no: WaiterId) -> Option<Waiter> {
         let (waiter, until) = self.kept.remove(&no)?;
         self.due.remove(&(until, no, None));
+        if let Some(of_user) = self.kept_by_user.get_mut(&waiter.user) {
+            of_user.remove(&(until, no));
+            if of_user.is_empty() {
+                self.kept_by_user.remove(&waiter.user);
+            }
+        }
         if waiter.is_strict() {
             let strict = (waiter.token.clone(), waiter.user, no);
             self.kept_strict.remove(&strict);
@@ -405,14 +446,12 @@ impl WaitQueue {
 
     /// Makes the attempts at this place whose time is up wait for the store request in flight, until this moment.
     pub fn await_outcome(&mut self, no: WaiterId, now: Time, until: Time) {
-        let Some(waiter) = self.taken.get_mut(&no).filter(|it| it.attempt.is_some()) else {
+        let Some(waiter) = self.taken.get_mut(&no) else {
             return;
         };
-        for waiting in &mut waiter.requests {
-            let Some(due) = waiting
-                .due
-                .filter(|due| *due <= now && waiting.wait != Wait::No)
-            else {
+        let attempts = waiter.requests.iter_mut().filter(|it| it.is_attempt);
+        for waiting in attempts.filter(|it| it.wait != Wait::No) {
+            let Some(due) = waiting.due.filter(|due| *due <= now) else {
                 continue;
             };
             (waiting.wait, waiting.due) = (Wait::No, Some(until));
@@ -469,25 +508,60 @@ impl WaitQueue {
 
     /// Returns whether an attempt of a client that spins does not wait except for the store request in flight.
     pub fn tries_attempt(&self) -> bool {
-        let is_attempt = |no| self.at(no).is_some_and(|waiter| waiter.attempt.is_some());
-        self.tries.iter().any(|(no, _)| is_attempt(*no))
+        let mut tries = self.tries.iter();
+        tries.any(|(no, request)| self.is_attempt(*no, *request))
     }
 
     /// Takes out the requests that do not wait, for users that satisfy `of`. The places of clients that spin are kept
-    /// until `keep_until`.
+    /// as long as `keep` says.
     pub fn take_tries(
         &mut self,
         of: impl Fn(UserId) -> bool,
-        keep_until: Option<Time>,
+        keep: Option<Keep>,
     ) -> Vec<RequestId> {
         let concerns = |(no, _): &&(WaiterId, RequestId)| {
             self.taken.get(no).is_some_and(|waiter| of(waiter.user))
         };
         let tries: Vec<_> = self.tries.iter().filter(concerns).copied().collect();
         for (no, request) in &tries {
-            self.refuse(*no, *request, keep_until);
+            self.refuse(*no, *request, keep);
         }
         tries.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// Takes out the attempts of this user, and keeps their places as long as `keep` says.
+    pub fn take_attempts(
+        &mut self,
+        user: UserId,
+        keep: Option<Keep>,
+    ) -> Vec<(WaiterId, RequestId)> {
+        let places = self.by_user.get(&user).into_iter().flatten();
+        let waiting = places.filter_map(|no| self.waiting_at(*no)).flatten();
+        let attempts = waiting.filter(|(no, request)| self.is_attempt(*no, *request));
+        let attempts: Vec<_> = attempts.collect();
+        for (no, request) in &attempts {
+            self.refuse(*no, *request, keep);
+        }
+        attempts
+    }
+
+    /// Takes out the attempts that do not wait, and keeps their places as long as `keep` says.
+    pub fn take_attempts_that_try(&mut self, keep: Option<Keep>) -> Vec<RequestId> {
+        let tries = self.tries.iter().copied();
+        let tries: Vec<_> = tries
+            .filter(|(no, request)| self.is_attempt(*no, *request))
+            .collect();
+        for (no, request) in &tries {
+            self.refuse(*no, *request, keep);
+        }
+        tries.into_iter().map(|(_, request)| request).collect()
+    }
+
+    fn is_attempt(&self, no: WaiterId, request: RequestId) -> bool {
+        let requests = self.at(no).into_iter().flat_map(|waiter| &waiter.requests);
+        requests
+            .into_iter()
+            .any(|it| it.is_attempt && it.request == request)
     }
 
     /// Returns the number of users with a place.
@@ -577,8 +651,8 @@ impl WaitQueue {
     }
 
     /// Takes out the requests whose time is up, and the kept places that lapse. The places of clients that spin are kept
-    /// until `keep_until`.
-    pub fn take_due(&mut self, now: Time, keep_until: Option<Time>) -> Vec<Due> {
+    /// as long as `keep` says.
+    pub fn take_due(&mut self, now: Time, keep: Option<Keep>) -> Vec<Due> {
         let mut due = Vec::new();
         while let Some(&(time, no, request)) = self.due.first()
             && time <= now
@@ -586,13 +660,13 @@ impl WaitQueue {
             self.due.pop_first();
             match request {
                 Some(request) => {
-                    let is_try = self.tries.contains(&(no, request));
-                    self.refuse(no, request, keep_until);
-                    due.push(if is_try {
-                        Due::Try(request)
-                    } else {
-                        Due::Wait(request)
+                    due.push(Due {
+                        request,
+                        place: no,
+                        is_try: self.tries.contains(&(no, request)),
+                        is_attempt: self.is_attempt(no, request),
                     });
+                    self.refuse(no, request, keep);
                 }
                 None => {
                     if let Some(waiter) = self.take_kept(no) {
@@ -609,9 +683,11 @@ impl WaitQueue {
     /// Adds a place to the indexes.
     fn own(&mut self, no: WaiterId, waiter: &Waiter) {
         self.by_user.entry(waiter.user).or_default().insert(no);
+        let (token, user) = (waiter.token.clone(), waiter.user);
         if !waiter.is_strict() || planted(Fault::EqualTokensJoined) {
-            let owner = (waiter.token.clone(), waiter.user);
-            self.by_owner.insert(owner, no);
+            self.by_owner.insert((token, user), no);
+        } else {
+            self.strict.insert((token, user, no));
         }
     }
 
@@ -621,6 +697,7 @@ impl WaitQueue {
         if self.by_owner.get(&owner) == Some(&no) {
             self.by_owner.remove(&owner);
         }
+        self.strict.remove(&(owner.0, owner.1, no));
         if let Some(waiters) = self.by_user.get_mut(&waiter.user) {
             waiters.remove(&no);
             if waiters.is_empty() {
@@ -653,4 +730,10 @@ impl WaitQueue {
             self.blocked.remove(&blocked);
         }
     }
+}
+
+/// Returns the range of an owner's places in an index of strict ones.
+fn strict_of(token: &Token, user: UserId) -> RangeInclusive<(Token, UserId, WaiterId)> {
+    let first = (token.clone(), user, WaiterId::MIN);
+    first..=(token.clone(), user, WaiterId::MAX)
 }

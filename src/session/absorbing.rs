@@ -66,6 +66,19 @@ struct Parking {
     parked: Parked,
 }
 
+impl Absorbed {
+    fn new(shape: Shape, database: u32) -> Self {
+        Self {
+            frame: Bytes::new(),
+            shape,
+            database,
+            treatment: Treatment::Try,
+            park_ms: 0,
+            parking: None,
+        }
+    }
+}
+
 /// Returns how attempts at the key of a command of Redis's own are treated, and what the command asks of that lock, with
 /// the lock's name as its key. `None`: its key is that of no lock.
 pub(super) fn recognise(
@@ -109,6 +122,9 @@ fn reason_to_pass(command: &[Bytes]) -> Option<PassedReason> {
 impl Session {
     /// Returns whether the command whose name was read may be absorbed, so that it is to be read whole.
     pub(super) fn may_be_absorbed(&self) -> bool {
+        if self.requests.lookahead.started_shape().is_some() {
+            return true;
+        }
         let scanner = &self.requests.scanner;
         let arguments = usize::try_from(scanner.argument_count()).unwrap_or(usize::MAX);
         Shape::key_at(scanner.name(), arguments).is_some() && self.shared.live.absorbs()
@@ -116,8 +132,15 @@ impl Session {
 
     /// Decides on a command that may be absorbed, and was read whole.
     pub(super) fn candidate_command(&mut self) {
-        let arguments = self.requests.arguments();
-        let absorbed = arguments.and_then(|arguments| self.absorbed(&arguments));
+        let started = self.requests.lookahead.started_shape().cloned();
+        let absorbed = match started {
+            // The rules may have changed since.
+            Some(shape) => Some(Absorbed::new(shape, self.backend.database())),
+            None => {
+                let arguments = self.requests.arguments();
+                arguments.and_then(|arguments| self.absorbed(&arguments))
+            }
+        };
         let Some(mut absorbed) = absorbed else {
             return self.ordinary_command();
         };
@@ -149,12 +172,9 @@ impl Session {
             _ => 0,
         };
         Some(Absorbed {
-            frame: Bytes::new(),
-            shape,
-            database: self.backend.database(),
             treatment,
             park_ms,
-            parking: None,
+            ..Absorbed::new(shape, self.backend.database())
         })
     }
 
@@ -227,6 +247,10 @@ impl Session {
                 }
                 if shared.gate.is_full_for(&name) {
                     return Err(Some(PassedReason::Limit));
+                }
+                // Attempts at free locks pass in a pipeline as fast as other commands.
+                if self.requests.unscanned() > 0 && !shared.gate.knows(&name) {
+                    return Err(None);
                 }
                 Ok(())
             }
@@ -340,11 +364,13 @@ impl Session {
         let replies = absorbed.shape.replies;
         let is_attempt = matches!(absorbed.shape.ask, Ask::Acquire { .. });
         let is_release = matches!(absorbed.shape.ask, Ask::Release { .. } | Ask::Delete);
+        let is_over = matches!(&answer, Answer::Granted(grant) if grant.is_over());
         let reply = match &answer {
-            Answer::Granted(grant) if !grant.is_over() => {
+            Answer::Granted(grant) if !is_over => {
                 metrics.attempt(granted(grant));
                 replies.done
             }
+            Answer::Refused(Refusal::Expired) if !is_attempt => replies.refused,
             Answer::Granted(_)
             | Answer::Nil
             | Answer::Refused(Refusal::Expired | Refusal::Deadlock) => {
@@ -383,6 +409,12 @@ impl Session {
                 self.fall_open(absorbed, None);
                 return true;
             }
+            // A second execution could end the lease of another client. As with a broken connection to Redis, the client
+            // does not learn of the outcome.
+            Answer::Refused(Refusal::Upstream) => {
+                self.cut_off();
+                return true;
+            }
             Answer::Refused(refusal) => {
                 let refusal = refusal.clone();
                 self.pass_refused(absorbed, refusal);
@@ -391,7 +423,7 @@ impl Session {
         };
         let write = |out: &mut BytesMut, protocol| reply.write(&mut Writer::new(out, protocol));
         match answer {
-            Answer::Granted(grant) if !grant.is_over() => {
+            Answer::Granted(grant) if !is_over => {
                 if let Ask::Acquire { lease_ms, .. } = absorbed.shape.ask {
                     self.connected.granted(self.asked_at(), lease_ms);
                 }

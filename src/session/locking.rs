@@ -295,14 +295,19 @@ impl Session {
                     waiting.token.as_ref(),
                     anew,
                     |request| self.start_kept(request),
-                    |token| running.pending.unlock_behind(token.clone()),
+                    |token| {
+                        // What stands behind an attempt ends its parking.
+                        if running.absorbed.is_none() {
+                            running.pending.unlock_behind(token.clone());
+                        }
+                    },
                 );
                 self.requests.lookahead = lookahead;
             }
             // Nothing waits behind a parked attempt.
             let why = match &running.absorbed {
                 _ if self.stage != Stage::Open => Some(EarlyEnd::Closed),
-                Some(_) if self.requests.lookahead.len() > 0 => Some(EarlyEnd::Behind),
+                Some(_) if self.requests.lookahead.holds_command() => Some(EarlyEnd::Behind),
                 _ => None,
             };
             if let Some(why) = why

@@ -92,12 +92,29 @@ struct Judged {
 }
 
 impl Lookahead {
+    /// Returns the absorbed command that is next and overtook.
+    pub(crate) fn started_shape(&self) -> Option<&Shape> {
+        match self.0.as_ref()?.commands.front()? {
+            Kept::Lock {
+                request: Some(Request::Absorbed(shape)),
+                started: Some(_),
+                ..
+            } => Some(shape),
+            _ => None,
+        }
+    }
+
     /// Returns the number of kept commands scanned.
     pub(crate) fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |behind| behind.commands.len())
     }
 
-    /// Returns whether no command is kept.
+    /// Returns whether a whole command is kept.
+    pub(crate) fn holds_command(&self) -> bool {
+        self.len() > 0
+    }
+
+    /// Returns whether no byte is kept.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -199,7 +216,7 @@ impl Lookahead {
                         name if changes_what_follows(name) => return,
                         _ if transaction || started => {}
                         _ => {
-                            let request = reader.request(&scanner, &frame).flatten();
+                            let request = reader.request(&scanner, &frame[..]).flatten();
                             request.iter().filter(|it| it.releases()).for_each(&mut run);
                         }
                     }
@@ -231,7 +248,7 @@ impl Behind {
     }
 
     fn keep(&mut self, frame: &[u8], reader: &Reader<'_>) {
-        let kept = match reader.request(&self.scanner, &Bytes::copy_from_slice(frame)) {
+        let kept = match reader.request(&self.scanner, frame) {
             Some(request) => {
                 let own = request.as_ref().and_then(Request::whose);
                 Kept::Lock {
@@ -336,8 +353,7 @@ impl Request {
         }
     }
 
-    /// Returns whether the request releases the lock of a token. One that releases any token's does not overtake, since
-    /// that of a command before it may be among them.
+    /// Returns whether the request releases a lock.
     fn releases(&self) -> bool {
         matches!(
             self,
@@ -353,15 +369,21 @@ impl Request {
 impl Reader<'_> {
     /// Reads the request of a whole frame that was just scanned. `None`: it is an ordinary command; `Some(None)`: it is
     /// an invalid lock command.
-    fn request(&self, scanner: &RequestScanner, frame: &Bytes) -> Option<Option<Request>> {
+    fn request(&self, scanner: &RequestScanner, frame: &[u8]) -> Option<Option<Request>> {
         if Verb::of(scanner.name()).is_some() {
-            return Some(command_of(frame, self.bounds).map(Request::Command));
+            let frame = Bytes::copy_from_slice(frame);
+            return Some(command_of(&frame, self.bounds).map(Request::Command));
         }
         let rules = self.rules?;
         let count = usize::try_from(scanner.argument_count()).ok()?;
         Shape::key_at(scanner.name(), count)?;
-        let command = arguments(frame, LOCK_COMMAND_BYTES).ok()?;
+        if frame.len() > LOCK_COMMAND_BYTES {
+            return None;
+        }
+        let command = arguments(&Bytes::copy_from_slice(frame), LOCK_COMMAND_BYTES).ok()?;
         let (_, shape) = recognise(rules, &command, self.database)?;
+        // A deletion may concern any token, so nothing overtakes it.
+        let shape = shape.filter(|shape| shape.ask != Ask::Delete);
         shape.map(|shape| Some(Request::Absorbed(shape)))
     }
 }

@@ -104,9 +104,9 @@ impl Drop for Connected {
     fn drop(&mut self) {
         let connections = &self.peer.connections;
         if connections.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let is_last =
-                |_: &Box<str>, peer: &Arc<Peer>| peer.connections.load(Ordering::Relaxed) == 0;
-            self.peers.0.remove_if(&self.address, is_last);
+            let is_unused = |peer: &Peer| peer.connections.load(Ordering::Relaxed) == 0;
+            let peers = &self.peers.0;
+            peers.remove_if(&self.address, |_, peer| is_unused(peer));
         }
     }
 }

@@ -95,7 +95,7 @@ impl Counters {
             Refusal::Deadlock => self.refused_deadlocks.count(),
             Refusal::Expired => self.expired_grants.count(),
             Refusal::Upstream => self.unanswered_questions.count(),
-            Refusal::Store(_) => {}
+            Refusal::Store(_) | Refusal::NotSent => {}
         }
     }
 }

@@ -189,6 +189,7 @@ impl Harness {
                         user,
                         token,
                         lease_ms: last.parse().unwrap(),
+                        absorbed: words.contains(&"absorbed"),
                     },
                     "gone" => Event::Gone { request },
                     "stop" => Event::StopWaiting { request },

@@ -529,16 +529,25 @@ fn another_list_of_releases_keeps_what_clients_taught() {
     assert!(after.by_sha1(&sha1).is_some());
     assert!(after.by_sha1(&[b'1'; 40]).is_some(), "it is named now");
     assert_eq!(after.by_sha1(&[b'0'; 40]), None, "it is no longer named");
-    assert!(before.is_news(&[b'2'; 40]));
-    assert!(!after.is_news(&[b'2'; 40]), "it was reported");
+    assert!(before.news(b"EVALSHA", &[b'2'; 40]).is_some());
+    assert!(
+        after.news(b"EVALSHA", &[b'2'; 40]).is_none(),
+        "it was reported"
+    );
 }
 
 #[test]
 fn an_unknown_script_is_news_once() {
     let scripts = Scripts::new(&named(&"0".repeat(40)));
-    assert!(scripts.is_news(&[b'a'; 40]));
-    assert!(!scripts.is_news(&[b'A'; 40]), "the same in capitals");
-    assert!(!scripts.is_news(&[b'0'; 40]), "it is named");
+    assert!(scripts.news(b"EVALSHA", &[b'a'; 40]).is_some());
+    assert!(
+        scripts.news(b"EVALSHA", &[b'A'; 40]).is_none(),
+        "the same in capitals"
+    );
+    assert!(
+        scripts.news(b"EVALSHA", &[b'0'; 40]).is_none(),
+        "it is named"
+    );
     let of_redis_py = b"c3f8721cbb97f72bc19e972846bd7aaf91901658";
     assert!(
         scripts.news(b"EVALSHA", of_redis_py).is_none(),
@@ -550,7 +559,11 @@ fn an_unknown_script_is_news_once() {
 #[test]
 fn the_memory_of_reported_scripts_is_bounded() {
     let scripts = libraries();
-    let news = (0..=LEARNED_SCRIPTS).filter(|it| scripts.is_news(format!("{it:040}").as_bytes()));
+    let news = (0..=LEARNED_SCRIPTS).filter(|it| {
+        scripts
+            .news(b"EVALSHA", format!("{it:040}").as_bytes())
+            .is_some()
+    });
     assert_eq!(news.count(), LEARNED_SCRIPTS);
     let first = format!("{:040}", 0);
     assert!(

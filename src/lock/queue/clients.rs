@@ -2,12 +2,18 @@
 //! no client.
 
 use super::{CachedHolder, Context, InFlight, PendingOp, Queue, Waiter, pending_ops::Owner};
-use crate::limits::{BELIEF_MS, CLEANUP_MS};
 use crate::lock::{
     event::{LockRequest, Refusal, Reply, RequestId, Time, Token, UserId, Wait},
     fault::{Fault, planted},
     lease::Lease,
 };
+
+/// How recent the store's word on a lock must be for attempts to be refused by it, in milliseconds.
+pub const BELIEF_MS: u64 = 1_000;
+
+/// How long after a refused attempt a release of its token is answered from memory, in milliseconds. Client libraries
+/// that release after each refused attempt do so at once, and most then sleep for longer than this.
+const CLEANUP_MS: u64 = 50;
 
 impl Queue {
     pub(super) fn lock(&mut self, send: &LockRequest, context: &mut Context<'_>) {
@@ -19,6 +25,9 @@ impl Queue {
                 .retain(|(_, user, token)| *user != send.user || *token != send.token);
         }
         if send.attempt.is_some() {
+            if self.cut_off.has(send.user) {
+                return context.reply(send.request, Reply::Refused(Refusal::NotSent));
+            }
             self.doubt_old_belief(context.now);
         }
         let knows = self.knows(send.user, send.wait, context.now);
@@ -45,15 +54,15 @@ impl Queue {
         let served = self.in_flight.as_ref().and_then(|it| self.served_by(it));
         if place.is_some() && place == served {
             self.waiters.try_only(request);
-        } else if self.waiters.leave(request, self.keep_until(context)) {
+        } else if self.waiters.leave(request, self.keep(context)) {
             context.reply(request, Reply::Nil);
             self.left();
         }
     }
 
     pub(super) fn gone(&mut self, request: RequestId, context: &Context<'_>) {
-        let keep_until = self.keep_until(context);
-        self.waiters.leave(request, keep_until);
+        let keep = self.keep(context);
+        self.waiters.leave(request, keep);
         self.left();
     }
 
@@ -75,7 +84,9 @@ impl Queue {
         user: UserId,
         context: &mut Context<'_>,
     ) {
-        let lease = self.lease.as_ref().filter(|lease| {
+        // The owner of a session's lock is to be told, by a push of the store.
+        let lease = self.lease.as_ref().filter(|it| it.attempt.is_some());
+        let lease = lease.filter(|lease| {
             let holder = self.cached_holder.as_ref().map(|it| &it.holder);
             lease.user == user && holder == Some(&lease.token)
         });
@@ -163,10 +174,10 @@ impl Queue {
         let lease = lease.clone();
         if let (true, Some(no)) = (lease.explicit, lease.waiter)
             && (lease.strict || self.waiters.of_owner(user, token).is_none())
-            && let Some(keep_until) = self.keep_until(context)
+            && let Some(keep) = self.keep(context)
         {
             // The connection closed at the very moment of the grant, which counts as before it.
-            self.waiters.keep(no, Waiter::of_lease(&lease), keep_until);
+            self.waiters.keep(no, Waiter::of_lease(&lease), keep);
         }
         if !planted(Fault::UndeliveredKept) {
             self.give_away(&lease);

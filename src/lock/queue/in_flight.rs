@@ -181,6 +181,10 @@ impl Queue {
             self.cached_holder = None;
             self.backoff.at(ask_at);
             self.doubt(&in_flight);
+            let keep = self.keep_attempt(context);
+            for request in self.waiters.take_attempts_that_try(keep) {
+                context.reply(request, Reply::Nil);
+            }
             self.left();
         } else {
             // Only acquisitions take a free lock, but a more careful store has its way.

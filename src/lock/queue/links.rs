@@ -2,12 +2,14 @@
 //! accept other users' connections but not this one's (`maxclients`). The request of such a user is not sent
 //! ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)), and does not delay the other users of the lock: the queue
 //! passes the user's places and pending operations over until it has a connection again. They keep their order.
+//!
+//! Absorbed commands do not wait for that: nothing was sent for them, and their own connection to Redis may work.
 
 use std::collections::BTreeMap;
 
-use super::{Context, InFlight, NOT_NOW_PAUSE_MS, Queue};
+use super::{Context, InFlight, NOT_NOW_PAUSE_MS, PendingOp, Queue};
 use crate::lock::{
-    event::{StoreRequest, Time, UserId},
+    event::{Refusal, Reply, StoreRequest, Time, UserId},
     fault::{Fault, planted},
 };
 
@@ -80,7 +82,26 @@ impl Queue {
         let op = in_flight
             .op
             .take_if(|_| in_flight.reply_to.is_some() && !in_flight.again);
+        let served = self.served_by(&in_flight).filter(|_| in_flight.again);
+        let keep = self.keep_attempt(context);
+        for (no, request) in self.waiters.take_attempts(user, keep) {
+            // A first sending may have been executed.
+            let refusal = match served == Some(no) {
+                true => Refusal::Upstream,
+                false => Refusal::NotSent,
+            };
+            context.reply(request, Reply::Refused(refusal));
+        }
+        let is_absorbed = |op: &PendingOp| op.owner().is_some_and(|owner| owner.absorbed);
+        let ops = self
+            .ops
+            .take_where(|op| op.user() == user && is_absorbed(op));
+        let unsent = op.as_deref().filter(|op| is_absorbed(op));
+        for owner in ops.iter().chain(unsent).filter_map(PendingOp::owner) {
+            context.reply(owner.request, Reply::Refused(Refusal::NotSent));
+        }
         match (&in_flight.store_request, op) {
+            (_, Some(op)) if is_absorbed(&op) => {}
             (_, Some(op)) => self.ops.put_back(*op),
             (StoreRequest::Acquire { .. }, _) => {
                 self.doubt(&in_flight);

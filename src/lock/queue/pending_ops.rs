@@ -331,7 +331,11 @@ impl Queue {
     /// Takes a pending operation. Refuses it if its user has too many, unless its token is known to hold the lock.
     pub(super) fn take_op(&mut self, op: PendingOp, context: &mut Context<'_>) {
         let is_full = self.ops.of_user(op.user()) >= context.settings.max_waiters;
+        let is_cut_off = self.cut_off.has(op.user());
         match op.owner() {
+            Some(owner) if is_cut_off && owner.absorbed => {
+                context.reply(owner.request, Reply::Refused(Refusal::NotSent));
+            }
             Some(owner) if is_full && !self.is_holder(owner.user, &owner.token) => {
                 context.reply(owner.request, Reply::Refused(Refusal::TooManyWaiters));
             }

@@ -49,10 +49,10 @@ impl Queue {
             self.ask_for(no, &waiter.clone(), context);
             return true;
         }
-        let keep_until = self.keep_attempt_until(context);
+        let keep = self.keep_attempt(context);
         let rights = &self.rights;
         let may_know = |user| !rights.is_unauthorized(user);
-        for request in self.waiters.take_tries(may_know, keep_until) {
+        for request in self.waiters.take_tries(may_know, keep) {
             context.reply(request, Reply::Nil);
         }
         self.check_unauthorized(context)

@@ -2,33 +2,29 @@
 //! answer in time.
 
 use super::{Context, InFlight, PendingOp, Queue};
-use crate::lock::{
-    event::{Refusal, Reply},
-    wait_queue::Due,
-};
+use crate::lock::event::{Refusal, Reply};
 
 impl Queue {
     pub(super) fn timer(&mut self, context: &mut Context<'_>) {
         self.ops.wake(|at| at <= context.now);
-        if let Some(in_flight) = &self.in_flight
-            && let Some(place) = self.served_by(in_flight)
-        {
+        let served = self.in_flight.as_ref().and_then(|it| self.served_by(it));
+        if let (Some(place), Some(in_flight)) = (served, &self.in_flight) {
             // A grant may be on its way: a refusal would waste it, and each one that takes longer than attempts wait.
-            let until = in_flight
-                .sent_at
-                .plus_millis(context.settings.answer_within_ms);
+            let sent_at = in_flight.sent_at;
+            let until = sent_at.plus_millis(context.settings.answer_within_ms);
             self.waiters.await_outcome(place, context.now, until);
         }
-        let keep_until = self.keep_attempt_until(context);
-        for due in self.waiters.take_due(context.now, keep_until) {
-            match due {
-                Due::Try(request) => context.reply(request, self.unanswered()),
+        let keep = self.keep_attempt(context);
+        for due in self.waiters.take_due(context.now, keep) {
+            let reply = if due.is_attempt {
+                self.attempt_is_over(served == Some(due.place), context)
+            } else if due.is_try || self.is_unanswered(context) {
                 // It is unknown whether the lock is held.
-                Due::Wait(request) if self.is_unanswered(context) => {
-                    context.reply(request, self.unanswered());
-                }
-                Due::Wait(request) => context.reply(request, Reply::Nil),
-            }
+                self.unanswered()
+            } else {
+                Reply::Nil
+            };
+            context.reply(due.request, reply);
             self.left();
         }
         if self
@@ -56,15 +52,29 @@ impl Queue {
     /// behalf, and only of a lease whose deadline this instance knows.
     fn give_up(&mut self, context: &mut Context<'_>) {
         let reply = self.unanswered();
+        let is_absorbed = |op: &PendingOp| op.owner().is_some_and(|owner| owner.absorbed);
+        let undecided = match &self.in_flight {
+            Some(in_flight) if in_flight.op.as_deref().is_some_and(is_absorbed) => {
+                self.undecided(in_flight)
+            }
+            _ => reply.clone(),
+        };
         if let Some(in_flight) = &mut self.in_flight
             && let Some((request, _)) = in_flight
                 .reply_to
                 .take_if(|(_, until)| *until <= context.now)
         {
-            context.reply(request, reply.clone());
+            context.reply(request, undecided);
         }
         for op in self.ops.take_where(|op| op.is_due(context.now)) {
             match op {
+                op if is_absorbed(&op) => {
+                    let requests = op.owner().map(|owner| owner.request);
+                    let reply = Reply::Refused(Refusal::NotSent);
+                    requests
+                        .into_iter()
+                        .for_each(|request| context.reply(request, reply.clone()));
+                }
                 PendingOp::Unlock(owner) => {
                     context.reply(owner.request, reply.clone());
                     if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
@@ -85,6 +95,26 @@ impl Queue {
                 PendingOp::GiveAway { .. } => {}
             }
         }
+    }
+
+    /// Returns the reply to an attempt whose time is up: whether the store request in flight is for it (`served`).
+    fn attempt_is_over(&self, served: bool, context: &Context<'_>) -> Reply {
+        match &self.in_flight {
+            Some(in_flight) if served => self.undecided(in_flight),
+            _ if self.is_unanswered(context) => Reply::Refused(Refusal::NotSent),
+            _ => Reply::Nil,
+        }
+    }
+
+    /// Returns the reply to an absorbed command whose store request is in flight for too long.
+    fn undecided(&self, in_flight: &InFlight) -> Reply {
+        Reply::Refused(match &self.trouble {
+            // The store said that it did not execute the request.
+            Some(error) if in_flight.retry_at.is_some() && !in_flight.again => {
+                Refusal::Store(error.clone())
+            }
+            _ => Refusal::Upstream,
+        })
     }
 
     /// Returns whether the lock's state is unknown because the store does not reply.

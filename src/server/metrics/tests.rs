@@ -188,7 +188,6 @@ fn each_event_of_an_absorbed_command_is_counted_once() {
         check(&|absorbed| absorbed.attempt(answer), &name);
     }
     for (how, name) in [
-        (ReleaseHow::Handover, "handover"),
         (ReleaseHow::Released, "released"),
         (ReleaseHow::NotHeld, "not_held"),
         (ReleaseHow::FromMemory, "from_memory"),

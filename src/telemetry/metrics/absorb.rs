@@ -13,7 +13,7 @@ use crate::telemetry::counters::Counter;
 #[derive(Debug)]
 pub struct AbsorbMetrics {
     attempts: Labelled<6>,
-    releases: Labelled<4>,
+    releases: Labelled<3>,
     saved: Counter,
     passed: Labelled<9>,
     parked: AtomicUsize,
@@ -40,9 +40,7 @@ pub enum AttemptAnswer {
 /// The outcome of an absorbed release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseHow {
-    /// The lock went to the next waiter.
-    Handover,
-    /// The lock is free.
+    /// The lock is free, or went to the next waiter.
     Released,
     /// Redis said that the token does not hold the lock.
     NotHeld,
@@ -101,7 +99,7 @@ impl AbsorbMetrics {
                 "refused_at_once",
                 "refused_parked",
             ]),
-            releases: Labelled::new(["handover", "released", "not_held", "from_memory"]),
+            releases: Labelled::new(["released", "not_held", "from_memory"]),
             saved: Counter::new(),
             passed: Labelled::new([
                 "no_expiry",
@@ -160,7 +158,7 @@ impl AbsorbMetrics {
             ),
             Family::counters(
                 "lockgate_absorbed_releases_total",
-                "Absorbed releases: by handover to the next waiter, released, or not held by this token as Redis or this instance's memory said.",
+                "Absorbed releases: released (the lock may have gone to the next waiter), or not held by this token as Redis or this instance's memory said.",
                 self.releases.samples("how"),
             ),
             Family::counter(

@@ -291,6 +291,7 @@ impl World {
             user: client.user,
             token,
             lease_ms,
+            absorbed: false,
         };
         self.feed(gate, relock);
     }

@@ -9,8 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockgate::{
-    limits::BELIEF_MS,
-    lock::{
+    lock::{BELIEF_MS, {
         Attempt, ConnectionId, Event, LockRequest, MARK_MS, Refusal, Reply, RequestId,
         StoreRequest, Token, UserId, Wait,
     },
