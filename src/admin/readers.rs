@@ -200,9 +200,10 @@ fn lock(busy: &LockSnapshot) -> Value {
         "is_cut": start.len() < key.len(),
         "waiters": busy.waiters,
         "longest_wait_ms": busy.longest_wait_ms,
-        "first": busy.first.iter().map(|(label, waited_ms)| {
-            let mut waiter = client(label);
-            waiter["waited_ms"] = json!(waited_ms);
+        "first": busy.first.iter().map(|first| {
+            let mut waiter = client(&first.client);
+            waiter["waited_ms"] = json!(first.waited_ms);
+            waiter["spins"] = json!(first.spins);
             waiter
         }).collect::<Value>(),
     });
@@ -212,12 +213,14 @@ fn lock(busy: &LockSnapshot) -> Value {
             for_ms,
             lease_left_ms,
             session,
+            spins,
         } => {
             lock["held"] = json!("here");
             lock["holder"] = holder.as_deref().map_or(Value::Null, client);
             lock["held_ms"] = json!(for_ms);
             lock["lease_left_ms"] = json!(lease_left_ms);
             lock["session"] = json!(session);
+            lock["spins"] = json!(spins);
         }
         Held::Elsewhere => lock["held"] = json!("elsewhere"),
         Held::Nobody => lock["held"] = json!("nobody"),

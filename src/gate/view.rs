@@ -11,6 +11,7 @@ use crate::{
     clock,
     lock::Time,
     store::{Later, LockName},
+    telemetry::metrics::locks::Request,
 };
 
 /// The number of shards of the table of queues. A visit blocks changes in its shard, so a shard must be small:
@@ -45,8 +46,19 @@ pub struct LockSnapshot {
     pub waiters: usize,
     /// The longest current wait, in milliseconds.
     pub longest_wait_ms: u64,
-    /// The first waiters, and how long each has waited, in milliseconds.
-    pub first: Vec<(Arc<Label>, u64)>,
+    /// The first waiters.
+    pub first: Vec<FirstWaiter>,
+}
+
+/// One of the first waiters of a lock.
+#[derive(Debug)]
+pub struct FirstWaiter {
+    /// The client.
+    pub client: Arc<Label>,
+    /// How long it has waited, in milliseconds.
+    pub waited_ms: u64,
+    /// The client spins: this is one of its attempts, which is parked.
+    pub spins: bool,
 }
 
 /// The holder of a lock.
@@ -62,6 +74,8 @@ pub enum Held {
         lease_left_ms: u64,
         /// The lease is renewed while its owner's connection lives.
         session: bool,
+        /// The client spins: it took the lock by a command of Redis's own.
+        spins: bool,
     },
     /// A client that did not lock through this instance.
     Elsewhere,
@@ -130,6 +144,7 @@ impl Gate {
                 for_ms,
                 lease_left_ms: queue.lease_left_ms(now),
                 session: here.session,
+                spins: here.spins,
             },
             (None, true) => Held::Elsewhere,
             (None, false) => Held::Nobody,
@@ -137,7 +152,11 @@ impl Gate {
         let waiting = queue.first_waiting(most_waiters, now).into_iter();
         let first = waiting.filter_map(|(request, waited_ms)| {
             let caller = entry.callers.get(&request)?;
-            Some((Arc::clone(&caller.label), waited_ms))
+            Some(FirstWaiter {
+                client: Arc::clone(&caller.label),
+                waited_ms,
+                spins: caller.asked == Request::Attempt,
+            })
         });
         Some(LockSnapshot {
             id: self.seeds.hash_one(&name),

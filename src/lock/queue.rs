@@ -119,6 +119,8 @@ pub struct Snapshot {
     pub session: bool,
     /// The fence of the lease.
     pub fence: Option<u64>,
+    /// The lease was granted to an attempt of a client that spins.
+    pub spins: bool,
 }
 
 /// A watch for dead tokens.
@@ -323,6 +325,7 @@ impl Queue {
                 .map_or(0, |since| now.millis_since(since)),
             session: lease.is_some_and(|lease| lease.session.is_some()),
             fence: lease.and_then(|lease| lease.fence),
+            spins: lease.is_some_and(|lease| lease.attempt.is_some()),
         }
     }
 

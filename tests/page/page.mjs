@@ -143,6 +143,16 @@ check(stuck.holder.startsWith("held by worker-") && stuck.holder.includes(holder
 equal((await row("quiet")).stuck, false, "a lock that nobody waits for is not stuck");
 check(await page.locator("#locks > li[data-stuck] .stuck").first().isVisible(), "it is said in words, too");
 
+step("clients that spin are marked");
+const [spinning, parked] = [free.pop(), free.pop()];
+equal(await spinning.say("SET", "spin:1", "one", "NX", "PX", 600_000), "OK", "taken by SET");
+parked.say("SET", "spin:1", "two", "NX", "PX", 600_000);
+await eventually("the holder and the waiter are marked", async () => {
+  const found = await row("spin:1");
+  return found?.holder.endsWith(" · spins") && found.first.length === 1 && found.first[0].endsWith(" · spins");
+});
+check(!stuck.holder.includes("spins"), `a client of LOCK is not: ${stuck.holder}`);
+
 step("light, dark, and a phone; contrast; nothing to scroll sideways");
 for (const colorScheme of ["light", "dark"]) {
   for (const [name, viewport] of [["desk", { width: 1200, height: 900 }], ["phone", { width: 360, height: 740 }]]) {

@@ -60,6 +60,7 @@ export async function startGate(port, redisPort, adminPort) {
   const gate = start(LOCKGATE, ["--listen", `127.0.0.1:${port}`, "--upstream", `redis://127.0.0.1:${redisPort}`,
     "--admin", `127.0.0.1:${adminPort}`], {
     LOCKGATE_UPSTREAM_CONNECT_TIMEOUT: "300ms", LOCKGATE_WRITE_BACK_GRACE: "2500ms", LOCKGATE_UPSTREAM_TIMEOUT: "1s",
+    LOCKGATE_ABSORB_KEYS: "spin:*", LOCKGATE_ABSORB_PARK: "10s",
   });
   await eventually(`lockgate listens: ${gate.log}`, () => gate.log.includes("listening on"));
   return gate;

@@ -40,6 +40,8 @@ function span(ms) {
   return `${Math.floor(h / 24)} days ${h % 24} h`;
 }
 
+const spins = (who) => who.spins ? " · spins" : "";
+
 const pad = (number) => String(number).padStart(2, "0");
 function clock(ms) {
   const at = new Date(ms);
@@ -94,7 +96,7 @@ function fillRow(parts, lock, now, most) {
     holder.append("held by ", lock.holder ? client(lock.holder) : element("span", "who", "an unknown client"));
     const since = element("span", "since", ` since ${clock(now - lock.held_ms)} (${span(lock.held_ms)})`);
     const lease = lock.session ? "for as long as its connection lives" : `lease ends in ${span(lock.lease_left_ms)}`;
-    holder.append(since, element("span", "quiet", ` · ${lease}`));
+    holder.append(since, element("span", "quiet", ` · ${lease}${spins(lock)}`));
   } else if (lock.held === "elsewhere") {
     holder.append("held by somebody who did not ask here: another lockgate, or a client of Redis itself");
   } else {
@@ -103,7 +105,7 @@ function fillRow(parts, lock, now, most) {
   waiting.hidden = lock.first.length === 0;
   waiting.replaceChildren(...lock.first.map((waiter) => {
     const shown = element("li");
-    shown.append(client(waiter), ` ${span(waiter.waited_ms)}`);
+    shown.append(client(waiter), ` ${span(waiter.waited_ms)}${spins(waiter)}`);
     const part = lock.longest_wait_ms ? Math.min(100, 100 * waiter.waited_ms / lock.longest_wait_ms) : 0;
     shown.style.setProperty("--part", `${part}%`);
     return shown;

@@ -39,6 +39,23 @@ fn a_release_hands_the_lock_to_a_parked_attempt_in_one_command() {
 }
 
 #[test]
+fn lockinfo_tells_a_holder_that_spins_from_one_that_waits() {
+    let place = place(LONG);
+    let (mut client, mut next) = (place.client(), place.client());
+    let mut observer = place.client();
+    let mut spins = || observer.say("LOCKINFO lock:a").field("spins").integer();
+    assert_eq!(client.say("SET lock:a t1 NX PX 400000"), "OK");
+    assert_eq!(spins(), 1);
+    next.send(&["LOCK", "lock:a", "TOKEN", "t2"]);
+    place.gate.awaits_waiters("lock:a", 1);
+    assert_eq!(release(&mut client, "lock:a", "t1"), 1);
+    assert_eq!(next.read_reply(), "t2");
+    assert_eq!(spins(), 0);
+    assert_eq!(next.say("UNLOCK lock:a t2"), 1);
+    assert_eq!(spins(), 0, "no client holds it");
+}
+
+#[test]
 fn a_parked_attempt_is_refused_in_the_clients_protocol_when_its_time_is_over() {
     let place = place("40ms");
     let (mut holder, mut waiter) = (place.client(), place.client());

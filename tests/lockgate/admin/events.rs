@@ -87,6 +87,36 @@ fn a_reader_hears_of_the_last_minutes_and_then_every_second_of_now() {
 }
 
 #[test]
+fn clients_that_spin_are_marked() {
+    let _machine = Machine::shared();
+    let environment = [
+        ("LOCKGATE_ABSORB_KEYS", "lock:*"),
+        ("LOCKGATE_ABSORB_PARK", "10s"),
+    ];
+    let gate = gate(&[], &environment);
+    let mut http = events(gate.admin_address());
+    let mut owner = gate.client();
+    assert_eq!(owner.say("SET lock:a t1 NX PX 400000"), "OK");
+    let mut waits = gate.client();
+    waits.send(&["LOCK", "lock:a"]);
+    gate.awaits_waiters("lock:a", 1);
+    let mut spins = gate.client();
+    spins.send(&["SET", "lock:a", "t2", "NX", "PX", "400000"]);
+    let told = next_with(&mut http, r#""waiters":2"#);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let lock = &told["locks"][0];
+    let spins = |client: &serde_json::Value| client["spins"].as_bool().unwrap();
+    let waiters = lock["first"].as_array().unwrap();
+    assert!(spins(lock), "the holder: {lock}");
+    assert_eq!(waiters.iter().map(spins).collect::<Vec<_>>(), [false, true]);
+    let mut other = gate.client();
+    other.say("LOCK other");
+    let told = next_with(&mut http, r#""name":"other""#);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(!spins(&told["locks"][1]), "{told}");
+}
+
+#[test]
 fn names_are_escaped_and_cut_and_break_no_event() {
     let _machine = Machine::shared();
     let gate = gate(&[], &[]);
