@@ -1,5 +1,5 @@
 //! One contest: many clients want the same lock, once each, all from the same moment on, and hold it for a while.
-//! The two ways differ only in the lock commands of the clients.
+//! The ways differ only in the lock commands of the clients, and in the server that they send these to.
 //!
 //! All clients live on one thread, so that their order of arrival is known: each notes the time just before its
 //! first command leaves, and the next client's leaves after that. A contest that is to end early ends in order. A
@@ -63,8 +63,15 @@ pub(super) struct Rules {
 pub(super) enum Way {
     /// The common way: `SET NX PX`, and again after a while.
     Spinning,
+    /// The same commands, to a lockgate that absorbs them.
+    Absorbed,
     /// `LOCK`.
-    Lockgate,
+    Lock,
+}
+
+impl Way {
+    /// All ways, in the order in which they are measured.
+    pub(super) const ALL: [Self; 3] = [Self::Spinning, Self::Absorbed, Self::Lock];
 }
 
 /// The times of one client, since the beginning.
@@ -211,7 +218,7 @@ impl Contest<'_> {
     fn failure(&self, trouble: Trouble) -> Failure {
         match self.way {
             Way::Spinning => Failure::redis(trouble),
-            Way::Lockgate => Failure::Lockgate(trouble),
+            Way::Absorbed | Way::Lock => Failure::Lockgate(trouble),
         }
     }
 }
@@ -280,7 +287,7 @@ impl Common {
         sent: &mut u64,
     ) -> Result<bool, Trouble> {
         let key = self.key.as_str();
-        if self.way == Way::Lockgate {
+        if self.way == Way::Lock {
             *sent += 1;
             let lock = ["LOCK", key, "TOKEN", token, "PX", LEASE_MS];
             return tokio::select! {
@@ -314,8 +321,8 @@ impl Common {
     ) -> Result<(), Trouble> {
         *sent += 1;
         let released = match self.way {
-            Way::Lockgate => client.call(&["UNLOCK", &self.key, token]).await,
-            Way::Spinning => {
+            Way::Lock => client.call(&["UNLOCK", &self.key, token]).await,
+            Way::Spinning | Way::Absorbed => {
                 let by_hash = ["EVALSHA", RELEASE_HASH.as_str(), "1", &self.key, token];
                 match client.call(&by_hash).await {
                     Err(Trouble::Said(text)) if text.starts_with("NOSCRIPT") => {
@@ -339,7 +346,7 @@ async fn ending(phase: &mut watch::Receiver<Phase>) {
     let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
 }
 
-/// Takes the lock once as a spinning client does, and releases it: a refusal of Redis shows here, and Redis knows
+/// Takes the lock once as a spinning client does, and releases it: a refusal shows here, and Redis, or lockgate, knows
 /// the script afterwards.
 pub(super) async fn try_once(observer: &mut Observer, key: &str) -> Result<(), Trouble> {
     let set = ["SET", key, "probe", "NX", "PX", LEASE_MS];

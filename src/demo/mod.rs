@@ -1,6 +1,6 @@
 //! `lockgate demo`: what lockgate does for a given Redis, on one terminal, in seconds. The same clients take one
-//! lock, first spinning, as is common, then through a lockgate in front of the same Redis. Every figure shown was
-//! measured meanwhile.
+//! lock, first spinning, as is common, then spinning through a lockgate in front of the same Redis, then by `LOCK`.
+//! Every figure shown was measured meanwhile.
 //!
 //! - [`contest`]: the clients, and their results.
 //! - [`client`]: how each client speaks to Redis and to lockgate.
@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
     /// The Redis to measure with, as in lockgate's own --upstream; without it the demo starts one
     ///
     /// Certificates and a password can be in the environment, as LOCKGATE_UPSTREAM_CA and
-    /// LOCKGATE_UPSTREAM_PASSWORD. The demo uses two keys named lockgate:demo:… there, and removes them at the end.
+    /// LOCKGATE_UPSTREAM_PASSWORD. The demo uses three keys named lockgate:demo:… there, and removes them at the end.
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// Number of clients that want the lock, from 1 to 10000
@@ -232,11 +232,12 @@ pub(crate) fn run(arguments: Arguments) -> Exit {
 
 async fn show(arguments: Arguments) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
+    let keys = Keys::new();
     let rules = rules(&arguments)?;
     make_room(rules.clients)?;
     let (config, redis, server) = match &arguments.upstream {
         Some(url) => {
-            let (config, redis) = configuration(url, about_upstream())?;
+            let (config, redis) = configuration(url, &keys, about_upstream())?;
             (config, redis, None)
         }
         None => {
@@ -244,7 +245,7 @@ async fn show(arguments: Arguments) -> Result<(), Failure> {
             let server = Server::start(&program, rules.clients);
             let server = unless(&stop, server).await?;
             let url = format!("redis://{}", server.address());
-            let (config, redis) = configuration(&url, iter::empty())?;
+            let (config, redis) = configuration(&url, &keys, iter::empty())?;
             (config, redis, Some(server))
         }
     };
@@ -261,7 +262,7 @@ async fn show(arguments: Arguments) -> Result<(), Failure> {
         config,
         tls,
         target,
-        keys: Keys::new(),
+        keys,
         is_own: server.is_some(),
         upstream: arguments.upstream,
     };
@@ -289,19 +290,17 @@ struct Stage {
     upstream: Option<String>,
 }
 
-/// The keys of the locks; both contain a unique name.
-struct Keys {
-    spinning: String,
-    lockgate: String,
-}
+/// The keys of the locks, one for each way, all of which contain a unique name.
+struct Keys([String; 3]);
 
 impl Keys {
     fn new() -> Self {
         let name = uuid::Uuid::new_v4().simple();
-        Self {
-            spinning: format!("lockgate:demo:{name}:spinning"),
-            lockgate: format!("lockgate:demo:{name}:lockgate"),
-        }
+        Self(Way::ALL.map(|way| format!("lockgate:demo:{name}:{}", way.name())))
+    }
+
+    fn of(&self, way: Way) -> &str {
+        &self.0[way as usize]
     }
 }
 
@@ -321,21 +320,20 @@ impl Stage {
     async fn perform(&self, mut observer: Observer) -> Result<(), Failure> {
         let rules = self.rules;
         let others = unless(&self.stop, self.look_around(&mut observer)).await?;
-        let spinning = self
-            .contest(Way::Spinning, &self.target, &mut observer)
-            .await?;
+        let redis = &self.target;
+        let spinning = self.contest(Way::Spinning, redis, &mut observer).await?;
         let gate = Gate::start(self.config.clone(), self.tls.clone()).await?;
-        let target = gate.target(&self.target);
+        let target = gate.target(redis);
         unless(&self.stop, async {
-            let tried = gate::try_once(&target, &self.keys.lockgate).await;
+            let tried = self.try_lockgate(&target).await;
             tried.map_err(Failure::Lockgate)
         })
         .await?;
-        let lockgate = self.contest(Way::Lockgate, &target, &mut observer).await?;
+        let absorbed = self.contest(Way::Absorbed, &target, &mut observer).await?;
+        let lock = self.contest(Way::Lock, &target, &mut observer).await?;
         let comparison = Comparison {
             rules,
-            spinning,
-            lockgate,
+            outcomes: [spinning, absorbed, lock],
             others,
             upstream: self
                 .upstream
@@ -345,12 +343,19 @@ impl Stage {
         say(&comparison.text())
     }
 
+    /// Takes both locks once through lockgate, which has then been running for a while.
+    async fn try_lockgate(&self, target: &Target) -> Result<(), Trouble> {
+        gate::try_once(target, self.keys.of(Way::Lock)).await?;
+        let mut client = Observer::connect(target).await?;
+        contest::try_once(&mut client, self.keys.of(Way::Absorbed)).await
+    }
+
     /// Checks Redis's version and room for clients, and that it permits the demo's commands. Returns how many
     /// commands other clients sent in [`QUIET`].
     async fn look_around(&self, observer: &mut Observer) -> Result<u64, Failure> {
         let tried = async {
             let first = observer.look().await?;
-            contest::try_once(observer, &self.keys.spinning).await?;
+            contest::try_once(observer, self.keys.of(Way::Spinning)).await?;
             Ok(first)
         };
         let first = tried.await.map_err(Failure::redis)?;
@@ -387,10 +392,7 @@ impl Stage {
             rules: self.rules,
             way,
             target,
-            key: match way {
-                Way::Spinning => &self.keys.spinning,
-                Way::Lockgate => &self.keys.lockgate,
-            },
+            key: self.keys.of(way),
         };
         let done = Arc::new(AtomicUsize::new(0));
         let bar = Progress::start(
@@ -410,15 +412,14 @@ impl Stage {
     async fn clean(&self) -> bool {
         let removed = async {
             let mut observer = Observer::connect(&self.target).await?;
-            observer
-                .call(&["DEL", &self.keys.spinning, &self.keys.lockgate])
-                .await
+            let [spinning, absorbed, lock] = &self.keys.0;
+            observer.call(&["DEL", spinning, absorbed, lock]).await
         };
         let is_clean = matches!(timeout(CLEAN_WITHIN, removed).await, Ok(Ok(_)));
         if !is_clean && !self.is_own {
             eprintln!(
-                "lockgate demo: cannot remove {} and {}, which expire within 30 s",
-                self.keys.spinning, self.keys.lockgate
+                "lockgate demo: cannot remove {}, which expire within 30 s",
+                self.keys.0.join(", ")
             );
         }
         is_clean || self.is_own
@@ -494,16 +495,19 @@ fn make_room(clients: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns lockgate's configuration for this upstream, with the defaults for everything else, and the Redis.
+/// Returns lockgate's configuration for this upstream, with the defaults for everything but `absorb.keys`, and the
+/// Redis.
 fn configuration(
     url: &str,
+    keys: &Keys,
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<(Config, RedisAddress), Failure> {
     let flags = Flags {
         upstream: Some(url.to_owned()),
         ..Flags::default()
     };
-    let config = Config::load(flags, environment)?;
+    let absorbed = ("LOCKGATE_ABSORB_KEYS".into(), keys.of(Way::Absorbed).into());
+    let config = Config::load(flags, environment.chain(iter::once(absorbed)))?;
     match config.upstream.url.clone() {
         Upstream::Redis(redis) => Ok((config, redis)),
         Upstream::Embedded => Err(Failure::Wrong(

@@ -118,7 +118,7 @@ impl Look {
     pub(super) fn until(&self, later: &Self, way: Way) -> Used {
         let in_scripts: &[&str] = match way {
             Way::Spinning => &IN_RELEASE,
-            Way::Lockgate => &IN_LOCKGATE,
+            Way::Absorbed | Way::Lock => &IN_LOCKGATE,
         };
         let sent = later.calls.iter().filter(|(name, _)| {
             let is_in_scripts = in_scripts.contains(&name.as_str());
@@ -171,7 +171,7 @@ mod tests {
         let used = before.until(&after, Way::Spinning);
         assert_eq!(used.cpu, Duration::from_millis(500));
         assert_eq!(used.commands, 25, "SET and EVALSHA, neither GET nor INFO");
-        let used = before.until(&after, Way::Lockgate);
+        let used = before.until(&after, Way::Lock);
         assert_eq!(used.commands, 5, "EVALSHA, and not what it called");
         assert_eq!(before.others_until(&after), 30);
     }

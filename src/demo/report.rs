@@ -1,6 +1,6 @@
-//! The report of the demo: four bars for the first glance, and a table of the figures behind them, each with its
-//! meaning. It has 80 columns, and two colours that every terminal shows legibly on light and on dark, red and
-//! green; no fact is in a colour alone.
+//! The report of the demo: four groups of bars for the first glance, and a table of the figures behind them, each with
+//! its meaning. It has 80 columns, and colours that terminals show legibly on light and on dark: red, cyan and green.
+//! No fact is in a colour alone.
 
 use std::{fmt::Write, time::Duration};
 
@@ -18,24 +18,23 @@ const ASIDE: Style = Style::new().dimmed();
 /// Warnings.
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
-/// Both contests.
+/// All contests.
 pub(super) struct Comparison {
     pub(super) rules: Rules,
-    pub(super) spinning: Outcome,
-    pub(super) lockgate: Outcome,
+    /// The outcomes, in the order of [`Way::ALL`].
+    pub(super) outcomes: [Outcome; 3],
     /// Commands that other clients sent in [`QUIET`](super::QUIET), while the demo sent none.
     pub(super) others: u64,
     /// The Redis that the operator named, without credentials.
     pub(super) upstream: Option<String>,
 }
 
-/// One figure of both contests.
+/// One figure of all contests, in the order of [`Way::ALL`].
 #[derive(Clone, Copy)]
-struct Pair {
-    spinning: f64,
-    lockgate: f64,
+struct Bars {
+    values: [f64; 3],
     show: fn(f64) -> String,
-    /// The words for less of it, and for more of it.
+    /// The words for less of it than while spinning, and for more of it.
     words: (&'static str, &'static str),
 }
 
@@ -44,7 +43,8 @@ impl Way {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Spinning => "spinning",
-            Self::Lockgate => "lockgate",
+            Self::Absorbed => "absorbed",
+            Self::Lock => "LOCK",
         }
     }
 
@@ -52,7 +52,8 @@ impl Way {
     pub(super) fn color(self) -> (AnsiColor, &'static str) {
         match self {
             Self::Spinning => (AnsiColor::Red, "red"),
-            Self::Lockgate => (AnsiColor::Green, "green"),
+            Self::Absorbed => (AnsiColor::Cyan, "cyan"),
+            Self::Lock => (AnsiColor::Green, "green"),
         }
     }
 }
@@ -65,7 +66,8 @@ pub(super) fn introduction(rules: Rules, redis: &str) -> String {
         "{HEADING}lockgate demo{HEADING:#}  {ASIDE}{redis}{ASIDE:#}\n\n\
          {clients} clients want the same lock, once each, all from the same moment on, and\n\
          hold it for {hold}. First they spin, as everybody does: SET NX PX, and again\n\
-         every {poll}. Then they say LOCK to a lockgate in front of the same Redis.\n"
+         every {poll}. Then they do the same through a lockgate in front of the same\n\
+         Redis, which absorbs it (absorb.keys). Last they say LOCK to lockgate.\n"
     )
 }
 
@@ -95,22 +97,23 @@ impl Comparison {
     }
 
     fn write(&self, text: &mut String) -> std::fmt::Result {
-        for (heading, aside, pair) in self.bars() {
+        for (heading, aside, bars) in self.bars() {
             writeln!(
                 text,
                 "\n{HEADING}{heading}{HEADING:#}  {ASIDE}{aside}{ASIDE:#}"
             )?;
-            pair.write(text)?;
+            bars.write(text)?;
         }
+        let [spinning, absorbed, lock] = Way::ALL.map(Way::name);
         writeln!(
             text,
-            "\n{HEADING}{:23}{:>10}{:>12}{HEADING:#}",
-            "", "spinning", "lockgate"
+            "\n{HEADING}{:21}{spinning:>9}{absorbed:>9}{lock:>9}{HEADING:#}",
+            ""
         )?;
-        for (name, spinning, lockgate, meaning) in self.table() {
+        for (name, [spinning, absorbed, lock], meaning) in self.table() {
             writeln!(
                 text,
-                "  {name:21}{spinning:>10}{lockgate:>12}  {ASIDE}{meaning}{ASIDE:#}"
+                "  {name:19}{spinning:>9}{absorbed:>9}{lock:>9}  {ASIDE}{meaning}{ASIDE:#}"
             )?;
         }
         for note in self.notes() {
@@ -124,10 +127,9 @@ impl Comparison {
     }
 
     /// Returns the bars.
-    fn bars(&self) -> [(&'static str, &'static str, Pair); 4] {
-        let pair = |figure: fn(&Outcome) -> f64, show, words| Pair {
-            spinning: figure(&self.spinning),
-            lockgate: figure(&self.lockgate),
+    fn bars(&self) -> [(&'static str, &'static str, Bars); 4] {
+        let bars = |figure: fn(&Outcome) -> f64, show, words| Bars {
+            values: self.outcomes.each_ref().map(figure),
             show,
             words,
         };
@@ -139,22 +141,22 @@ impl Comparison {
             (
                 "Time",
                 "from the first attempt to the last release",
-                pair(|it| it.whole().as_secs_f64(), time, faster),
+                bars(|it| it.whole().as_secs_f64(), time, faster),
             ),
             (
                 "Commands",
                 "that Redis executed (a script is one)",
-                pair(|it| it.used.commands as f64, |n| grouped(n as u64), fewer),
+                bars(|it| it.used.commands as f64, |n| grouped(n as u64), fewer),
             ),
             (
                 "CPU",
                 "that Redis used meanwhile",
-                pair(|it| it.used.cpu.as_secs_f64(), time, less),
+                bars(|it| it.used.cpu.as_secs_f64(), time, less),
             ),
             (
                 "Wait",
                 "for the lock; half of the clients waited no longer",
-                pair(
+                bars(
                     |it| percentile(&it.waits(), 50).as_secs_f64(),
                     time,
                     shorter,
@@ -164,14 +166,9 @@ impl Comparison {
     }
 
     /// Returns the rows of the table.
-    fn table(&self) -> Vec<(&'static str, String, String, &'static str)> {
+    fn table(&self) -> Vec<(&'static str, [String; 3], &'static str)> {
         let row = |name, figure: &dyn Fn(&Outcome) -> String, meaning| {
-            (
-                name,
-                figure(&self.spinning),
-                figure(&self.lockgate),
-                meaning,
-            )
+            (name, self.outcomes.each_ref().map(figure), meaning)
         };
         let wait =
             |percent| move |it: &Outcome| time(percentile(&it.waits(), percent).as_secs_f64());
@@ -190,7 +187,7 @@ impl Comparison {
             row(
                 "commands per lock",
                 &|it| format!("{:.2}", it.used.commands as f64 / locks(it)),
-                "1: one release is the next grant",
+                "1: a release is the next grant",
             ),
             row("wait, p50", &wait(50), "half of the clients, at most"),
             row("wait, p95", &wait(95), "95 of 100 clients, at most"),
@@ -207,10 +204,7 @@ impl Comparison {
     /// Returns the caveats about the figures.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        for (way, outcome) in [
-            (Way::Spinning, &self.spinning),
-            (Way::Lockgate, &self.lockgate),
-        ] {
+        for (way, outcome) in Way::ALL.into_iter().zip(&self.outcomes) {
             if outcome.stopped {
                 notes.push(format!(
                     "{} was stopped after {}: {} of {} clients had had the lock.\n\
@@ -222,7 +216,8 @@ impl Comparison {
                 ));
             }
         }
-        let (counted, sent) = (self.spinning.used.commands, self.spinning.sent);
+        let [spinning, ..] = &self.outcomes;
+        let (counted, sent) = (spinning.used.commands, spinning.sent);
         if self.others > 0 || counted != sent {
             notes.push(format!(
                 "others are at work on this Redis, and its commands and CPU include theirs:\n\
@@ -235,28 +230,26 @@ impl Comparison {
     }
 }
 
-impl Pair {
+impl Bars {
     fn write(&self, text: &mut String) -> std::fmt::Result {
-        let most = self.spinning.max(self.lockgate);
+        let most = self.values.into_iter().fold(0.0, f64::max);
         let part = |value: f64| if most > 0.0 { value / most } else { 0.0 };
-        for (way, value) in [
-            (Way::Spinning, self.spinning),
-            (Way::Lockgate, self.lockgate),
-        ] {
-            let (bar, value) = (bar(way, part(value)), (self.show)(value));
+        for (way, value) in Way::ALL.into_iter().zip(self.values) {
+            let (bar, shown) = (bar(way, part(value)), (self.show)(value));
             let factor = match way {
                 Way::Spinning => String::new(),
-                Way::Lockgate => format!("  {HEADING}{}{HEADING:#}", self.factor()),
+                _ => format!("  {HEADING}{}{HEADING:#}", self.factor(value)),
             };
-            writeln!(text, "  {:9} {bar} {value:>9}{factor}", way.name())?;
+            writeln!(text, "  {:9} {bar} {shown:>9}{factor}", way.name())?;
         }
         Ok(())
     }
 
-    /// Returns how much less of it lockgate has, or how much more.
-    fn factor(&self) -> String {
+    /// Returns how much less of it this is than while spinning, or how much more.
+    fn factor(&self, value: f64) -> String {
         let (less, more) = self.words;
-        let factor = self.spinning / self.lockgate;
+        let [spinning, ..] = self.values;
+        let factor = spinning / value;
         if !factor.is_finite() || factor <= 0.0 {
             return String::new();
         }
@@ -356,11 +349,10 @@ mod tests {
         }
     }
 
-    fn comparison(spinning: Outcome, lockgate: Outcome) -> Comparison {
+    fn comparison(outcomes: [Outcome; 3]) -> Comparison {
         Comparison {
             rules: RULES,
-            spinning,
-            lockgate,
+            outcomes,
             others: 1,
             upstream: None,
         }
@@ -372,12 +364,17 @@ mod tests {
 
     #[test]
     fn it_fits_a_terminal_whatever_the_figures() {
-        for (spinning, lockgate) in [(59, 1), (1, 59), (0, 0), (59, 59)] {
-            let all = comparison(outcome(spinning, 9_999_999), outcome(lockgate, 200));
+        for seconds in [[59, 1, 1], [1, 59, 30], [0, 0, 0], [59, 59, 59]] {
+            let [spinning, absorbed, lock] = seconds;
+            let all = comparison([
+                outcome(spinning, 9_999_999),
+                outcome(absorbed, 9_999_999),
+                outcome(lock, 200),
+            ]);
             let text = introduction(
                 RULES,
                 "Redis 7.0.15 at redis://127.0.0.1:65535, started for this",
-            ) + &line(Way::Spinning, RULES, &all.spinning)
+            ) + &line(Way::Spinning, RULES, &all.outcomes[0])
                 + "\n"
                 + &all.text();
             for line in plain(&text).lines() {
@@ -388,14 +385,13 @@ mod tests {
 
     #[test]
     fn a_factor_says_in_which_direction() {
-        let factor = |spinning, lockgate| {
-            Pair {
-                spinning,
-                lockgate,
+        let factor = |spinning, value| {
+            Bars {
+                values: [spinning, value, value],
                 show: time,
                 words: ("times less", "times more"),
             }
-            .factor()
+            .factor(value)
         };
         assert_eq!(factor(5_150.0, 105.0), "49 times less");
         assert_eq!(factor(100_000.0, 20.0), "5,000 times less");
@@ -413,7 +409,7 @@ mod tests {
         assert_eq!(columns(0.000_1), "▏");
         assert_eq!(columns(0.5), "█".repeat(BAR / 2));
         assert_eq!(columns(1.0), "█".repeat(BAR));
-        assert_eq!(plain(&bar(Way::Lockgate, 0.33)).chars().count(), BAR);
+        assert_eq!(plain(&bar(Way::Lock, 0.33)).chars().count(), BAR);
     }
 
     #[test]
@@ -430,7 +426,9 @@ mod tests {
 
     #[test]
     fn notes_say_what_was_stopped_and_whose_commands_are_counted() {
-        let all = comparison(outcome(1, 5), outcome(1, 5)).notes().join("\n");
+        let all = comparison([5, 5, 5].map(|commands| outcome(1, commands)))
+            .notes()
+            .join("\n");
         assert!(all.contains("spinning was stopped after 1m"), "{all}");
         assert!(
             all.contains("of 5 commands counted while spinning the demo sent 1"),
@@ -441,7 +439,7 @@ mod tests {
             sent,
             ..outcome(1, 5)
         };
-        let mut nothing = comparison(quiet(5), quiet(5));
+        let mut nothing = comparison([5, 5, 5].map(quiet));
         nothing.others = 0;
         assert_eq!(nothing.notes(), Vec::<String>::new());
     }

@@ -154,34 +154,38 @@ fn its_commands_are_those_that_redis_executed_and_it_leaves_no_key() {
     assert_eq!(commands(&report, "spinning"), spinning, "{report}");
     // A grant each and the last release at best, a grant and a release each at worst; and the script that hands over
     // is sent once as a whole: its trial has shown Redis the other two.
-    let lockgate = executed(":lockgate");
-    assert!(
-        (20 + 1..=2 * 20 + 1).contains(&lockgate),
-        "{lockgate} for 20 locks\n{report}"
-    );
-    // What the lockgate asks besides, as whether Redis takes such clients, is in its figure as well.
+    for key in [":absorbed", ":LOCK"] {
+        let executed = executed(key);
+        assert!(
+            (20 + 1..=2 * 20 + 1).contains(&executed),
+            "{key}: {executed} for 20 locks\n{report}"
+        );
+    }
+    // What the lockgate asks besides, as whether Redis takes such clients, is in its figures as well.
     let all = monitor.everything();
     let looks = all
         .iter()
         .enumerate()
         .filter(|(_, it)| it.join(" ") == "INFO all");
     let looks: Vec<_> = looks.map(|(at, _)| at).collect();
-    let [.., before, after] = looks[..] else {
+    let [.., a, b, c, d] = looks[..] else {
         panic!("it looks before and after: {all:?}");
     };
-    let meanwhile = &all[before + 1..after];
-    assert_eq!(
-        commands(&report, "lockgate"),
-        meanwhile.len(),
-        "{meanwhile:#?}\n{report}"
-    );
+    for (way, before, after) in [("absorbed", a, b), ("LOCK", c, d)] {
+        let meanwhile = &all[before + 1..after];
+        assert_eq!(
+            commands(&report, way),
+            meanwhile.len(),
+            "{way}: {meanwhile:#?}\n{report}"
+        );
+    }
     assert!(!report.contains("Note:"), "{report}");
     assert!(!report.contains('\u{1b}'), "no colours in a pipe: {report}");
     let overtaken = report.lines().find(|line| line.contains("overtaken"));
     let words: Vec<_> = overtaken.unwrap().split_whitespace().collect();
     // On a machine that is busy the system may well deliver what was sent later first.
-    let overtaken: usize = words[3].parse().unwrap();
-    assert!(overtaken < 5, "lockgate serves in order:\n{report}");
+    let overtaken: usize = words[4].parse().unwrap();
+    assert!(overtaken < 5, "LOCK is served in order:\n{report}");
     let keys = client.say("KEYS *");
     assert_eq!(keys.items().len(), 1, "{keys:?}");
     assert_eq!(keys.items()[0], "mine");
@@ -206,15 +210,16 @@ fn told_to_end_it_leaves_no_key() {
     let mut client = redis.client();
     let directory = tempfile::tempdir().unwrap();
     let upstream = redis.url();
-    // While they spin, and while they wait in lockgate.
+    // While they spin, while their attempts are parked, and while they wait in LOCK.
     let first = [&["--upstream", &upstream], &LONG[..]].concat();
     let short = ["--clients", "20", "--hold", "100ms", "--poll", "10ms"];
     let second = [&["--upstream", &upstream], &short[..]].concat();
     for (arguments, key, signal) in [
-        (first, "lockgate:demo:*:spinning", Signal::INT),
-        (second, "lockgate:demo:*:lockgate", Signal::TERM),
+        (&first, "lockgate:demo:*:spinning", Signal::INT),
+        (&second, "lockgate:demo:*:absorbed", Signal::INT),
+        (&second, "lockgate:demo:*:LOCK", Signal::TERM),
     ] {
-        let demo = Demo::start(&arguments, directory.path());
+        let demo = Demo::start(arguments, directory.path());
         eventually("somebody holds the lock", || {
             !client.call(&["KEYS", key]).items().is_empty()
         });
