@@ -1,6 +1,7 @@
 //! What lockgate is for: 100 clients want one lock, each once, and hold it for a while. Through
 //! lockgate that is about one command to Redis for each, and no time in which the lock lies free;
-//! beside it, the same clients doing what everybody does without it.
+//! beside it, the same clients doing what everybody does without it, directly and through a lockgate
+//! that absorbs it.
 
 use std::{
     net::SocketAddr,
@@ -9,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Client, Machine, Monitor, Place, RedisServer, report};
+use crate::support::{Client, Lockgate, Machine, Monitor, Place, RedisServer, report};
 
 const CLIENTS: usize = 100;
 const LOCK: &str = "order:42";
@@ -89,7 +90,24 @@ fn through_lockgate(hold: Duration) -> Measured {
 fn spinning_on_redis(hold: Duration) -> Measured {
     let _machine = Machine::alone();
     let redis = RedisServer::start(&[]);
-    measure(&redis, redis.address(), |client, i| {
+    spinning(hold, &redis, redis.address())
+}
+
+/// The same clients, with another port.
+fn spinning_through_lockgate(hold: Duration) -> Measured {
+    let machine = Machine::alone();
+    let redis = RedisServer::start(&[]);
+    let url = redis.url();
+    let gate = Lockgate::start_with(
+        &["--upstream", &url],
+        &[("LOCKGATE_ABSORB_KEYS", "order:*")],
+    );
+    let place = Place::of(Some(redis), gate, machine);
+    spinning(hold, place.redis(), place.gate.address())
+}
+
+fn spinning(hold: Duration, redis: &RedisServer, address: SocketAddr) -> Measured {
+    measure(redis, address, |client, i| {
         let token = i.to_string();
         while client
             .call(&["SET", LOCK, &token, "NX", "PX", "30000"])
@@ -172,10 +190,12 @@ mod alone {
         for hold in [Duration::from_millis(100), Duration::from_millis(10)] {
             let (through, baton) = undisturbed(hold);
             let spinning = spinning_on_redis(hold);
+            let absorbed = spinning_through_lockgate(hold);
             let ways = [
                 (&through, "lockgate"),
                 (&baton, "a baton"),
                 (&spinning, "spinning"),
+                (&absorbed, "absorbed"),
             ];
             for (measured, way) in ways {
                 table.push('\n');
@@ -193,6 +213,13 @@ mod alone {
                 "{:.3} of the holds; a baton through Redis {:.3}",
                 through.ratio(),
                 baton.ratio()
+            );
+            assert!(absorbed.commands <= 130, "{} commands", absorbed.commands);
+            let most = spinning.ratio().max(1.6 * through.ratio());
+            assert!(
+                absorbed.ratio() <= most,
+                "{:.3} of the holds where {most:.3} is allowed",
+                absorbed.ratio()
             );
         }
     }
