@@ -104,6 +104,8 @@ pub struct Queue {
     store_requests: u64,
     /// When the lock was last known to be held.
     held_at: Time,
+    /// When the grace is over in which the store let no free lock be taken.
+    grace_until: Time,
 }
 
 /// The state of a queue for `LOCKINFO` and `LOCKS`.
@@ -158,6 +160,7 @@ impl Queue {
             unsure: BTreeMap::new(),
             store_requests: 0,
             held_at: Time::default(),
+            grace_until: Time::default(),
         }
     }
 

@@ -353,6 +353,43 @@ fn an_attempt_whose_request_found_another_holder_is_refused_at_once_when_its_tim
 }
 
 #[test]
+fn an_attempt_that_does_not_wait_is_refused_while_no_free_lock_may_be_taken() {
+    scenario(&[
+        ("1 lock a spins 1 try", "strict acquire a"),
+        ("not yet 3000", "1 Nil"),
+        ("2 lock a spins 1 try", "2 Nil"),
+        ("after 3000", ""),
+        ("3 lock a spins 1 try", "strict acquire a"),
+        ("granted 7", "3 granted a"),
+    ]);
+}
+
+#[test]
+fn absorbed_commands_are_handed_back_while_the_store_has_no_connection_for_their_user() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("2 lock b spins 2 wait 50", ""),
+        ("3 unlock c absorbed", ""),
+        ("no link", "1 NotSent; 2 NotSent; 3 NotSent"),
+        ("4 lock a spins 1 wait 50", "4 NotSent"),
+        ("5 unlock c absorbed", "5 NotSent"),
+        ("linked 0", ""),
+        ("6 lock a spins 1 wait 50", "strict acquire a"),
+        ("granted 7", "6 granted a"),
+    ]);
+}
+
+/// The first sending may have been executed.
+#[test]
+fn an_attempt_that_was_sent_once_is_not_handed_back() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("unknown", "strict acquire a"),
+        ("no link", "1 Upstream"),
+    ]);
+}
+
+#[test]
 fn a_grant_whose_client_is_gone_goes_to_the_next_waiter() {
     scenario(&[
         ("1 lock a", "acquire a"),
@@ -409,7 +446,7 @@ fn the_token_of_an_attempt_is_dead_at_its_own_deadline_only() {
 #[test]
 fn the_token_of_an_attempt_that_was_over_at_the_grant_is_dead_at_that_deadline_only() {
     let mut harness = Harness::new(crate::harness::SETTINGS);
-    for line in ["1 lock 1 spins 1 wait 50", "after 50", "granted 7", "free"] {
+    for line in ["1 lock 1 spins 1 wait 50", "1 gone 1", "granted 7", "free"] {
         harness.happen(line);
     }
     assert_eq!(harness.dead, ["1 up to 0 or at 7"]);

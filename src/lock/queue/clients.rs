@@ -28,6 +28,9 @@ impl Queue {
             if self.cut_off.has(send.user) {
                 return context.reply(send.request, Reply::Refused(Refusal::NotSent));
             }
+            if send.wait == Wait::No && context.now < self.grace_until {
+                return context.reply(send.request, Reply::Nil);
+            }
             self.doubt_old_belief(context.now);
         }
         let knows = self.knows(send.user, send.wait, context.now);

@@ -181,9 +181,12 @@ impl Queue {
             self.cached_holder = None;
             self.backoff.at(ask_at);
             self.doubt(&in_flight);
-            let keep = self.keep_attempt(context);
-            for request in self.waiters.take_attempts_that_try(keep) {
-                context.reply(request, Reply::Nil);
+            if ms > 0 {
+                self.grace_until = ask_at;
+                let keep = self.keep_attempt(context);
+                for request in self.waiters.take_attempts_that_try(keep) {
+                    context.reply(request, Reply::Nil);
+                }
             }
             self.left();
         } else {

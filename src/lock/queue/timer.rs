@@ -2,7 +2,10 @@
 //! answer in time.
 
 use super::{Context, InFlight, PendingOp, Queue};
-use crate::lock::event::{Refusal, Reply};
+use crate::lock::{
+    event::{Refusal, Reply},
+    wait_queue::Due,
+};
 
 impl Queue {
     pub(super) fn timer(&mut self, context: &mut Context<'_>) {
@@ -17,7 +20,7 @@ impl Queue {
         let keep = self.keep_attempt(context);
         for due in self.waiters.take_due(context.now, keep) {
             let reply = if due.is_attempt {
-                self.attempt_is_over(served == Some(due.place), context)
+                self.attempt_is_over(&due, served == Some(due.place), context)
             } else if due.is_try || self.is_unanswered(context) {
                 // It is unknown whether the lock is held.
                 self.unanswered()
@@ -98,10 +101,10 @@ impl Queue {
     }
 
     /// Returns the reply to an attempt whose time is up: whether the store request in flight is for it (`served`).
-    fn attempt_is_over(&self, served: bool, context: &Context<'_>) -> Reply {
+    fn attempt_is_over(&self, due: &Due, served: bool, context: &Context<'_>) -> Reply {
         match &self.in_flight {
             Some(in_flight) if served => self.undecided(in_flight),
-            _ if self.is_unanswered(context) => Reply::Refused(Refusal::NotSent),
+            _ if due.is_try || self.is_unanswered(context) => Reply::Refused(Refusal::NotSent),
             _ => Reply::Nil,
         }
     }

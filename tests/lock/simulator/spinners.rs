@@ -8,11 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockgate::{
-    lock::{BELIEF_MS, {
-        Attempt, ConnectionId, Event, LockRequest, MARK_MS, Refusal, Reply, RequestId,
-        StoreRequest, Token, UserId, Wait,
-    },
+use lockgate::lock::{
+    Attempt, BELIEF_MS, ConnectionId, Event, LockRequest, MARK_MS, Refusal, Reply, RequestId,
+    StoreRequest, Token, UserId, Wait,
 };
 
 use super::{
@@ -260,7 +258,12 @@ impl World {
         let until = self.time(gate).plus_millis(spinner.park_ms);
         let (wait, due) = match spinner.park_ms {
             0 => (Wait::No, latest),
-            _ => (Wait::Until(until), self.moment(gate, until)),
+            // A grant that is on its way at the end of the park is waited for.
+            _ => {
+                let within = self.day.settings.answer_within_ms;
+                let latest = until.plus_millis(within);
+                (Wait::Until(until), self.moment(gate, latest))
+            }
         };
         let request = self.request(Purpose::Attempt(who), gate, Some(due), false);
         let order = self.count;
@@ -318,8 +321,9 @@ impl World {
     /// None: it is not known.
     fn place_at(&self, who: usize, gate: usize) -> Option<Option<u64>> {
         let spinner = &self.spinners.all[who];
-        // Clients with equal tokens take each other's places.
-        if spinner.is_constant() {
+        // Clients with equal tokens take each other's places, and those that make new ones keep theirs once the gate knows
+        // that tokens change.
+        if spinner.is_constant() || spinner.tokens == Tokens::New {
             return None;
         }
         if spinner.is_new {
@@ -564,6 +568,10 @@ impl World {
             return;
         };
         let (day, gate) = (&self.day, &self.gates[sent.gate]);
+        if sent.at < gate.port.grace_until {
+            // No free lock may be taken.
+            return;
+        }
         let in_peace = gate
             .disturbed_at
             .is_none_or(|at| at + 500 * MILLI < sent.at);
