@@ -110,9 +110,10 @@ impl Queue {
         context: &Context<'_>,
     ) -> Option<(StoreRequest, Option<(RequestId, Time)>)> {
         match op {
-            // The token does not hold the lock, but the store decides whether its user may know that.
+            // The token does not hold the lock, but the store decides whether its user may know that. Commands of Redis's
+            // own go by the token alone.
             PendingOp::Unlock(owner) | PendingOp::Relock(owner, _)
-                if self.is_anothers(owner.user, &owner.token) =>
+                if !owner.absorbed && self.is_anothers(owner.user, &owner.token) =>
             {
                 Some((StoreRequest::Check { user: owner.user }, owner.reply_to()))
             }
