@@ -221,6 +221,8 @@ impl Queue {
                 token,
                 by_client,
             } => self.session_closed(request, user, &token, by_client, &mut context),
+            // An attempt ends whatever stands behind it.
+            Event::UnlockBehind { request, .. } if self.is_attempt(request) => {}
             Event::UnlockBehind { request, held_by } => {
                 self.waiters.block(request, held_by);
                 self.refuse_deadlocked(&mut context);

@@ -545,9 +545,14 @@ impl WaitQueue {
         attempts
     }
 
-    /// Takes out the attempts that do not wait, and keeps their places as long as `keep` says.
-    pub fn take_attempts_that_try(&mut self, keep: Option<Keep>) -> Vec<RequestId> {
-        let tries = self.tries.iter().copied();
+    /// Takes out the attempts that do not wait, for users that satisfy `of`, and keeps their places as long as `keep` says.
+    pub fn take_attempts_that_try(
+        &mut self,
+        of: impl Fn(UserId) -> bool,
+        keep: Option<Keep>,
+    ) -> Vec<RequestId> {
+        let is_of = |no| self.at(no).is_some_and(|waiter| of(waiter.user));
+        let tries = self.tries.iter().copied().filter(|(no, _)| is_of(*no));
         let tries: Vec<_> = tries
             .filter(|(no, request)| self.is_attempt(*no, *request))
             .collect();

@@ -461,3 +461,57 @@ fn the_release_of_a_token_that_was_not_granted_here_leaves_no_dead_token() {
     }
     assert!(harness.dead.is_empty(), "{:?}", harness.dead);
 }
+
+#[test]
+fn an_attempt_that_is_to_end_is_not_refused_before_a_holder_is_known() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("held x 9000", ""),
+        ("push", "strict acquire a"),
+        ("held x 9000", ""),
+        // The next request is delayed, because the one before was in vain.
+        ("push", ""),
+        ("1 stop a", ""),
+        ("after 1", "strict acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 2 wait 50", ""),
+        ("2 stop b", "2 Nil"),
+    ]);
+}
+
+#[test]
+fn an_attempt_is_not_refused_by_a_lease_that_is_over_although_the_timer_is_late() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("held x 5", ""),
+        ("stalls 7", ""),
+        ("2 lock b spins 2 wait 50", "strict acquire a"),
+        ("granted 7", "1 granted a"),
+    ]);
+}
+
+#[test]
+fn an_attempt_before_a_release_of_the_last_holder_is_not_refused_before_a_holder_is_known() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("granted 7", "1 granted a"),
+        ("push", "check"),
+        ("2 lock b spins 2 wait 50", ""),
+        ("2 behind a", ""),
+        ("2 stop b", ""),
+        ("free", "strict acquire b"),
+        ("granted 8", "2 granted b"),
+    ]);
+}
+
+#[test]
+fn a_deletion_that_redis_executes_is_known_to_the_next_attempt() {
+    scenario(&[
+        ("1 lock a spins 1 wait 50", "strict acquire a"),
+        ("held x 9000", ""),
+        ("1 stop a", "1 Nil"),
+        ("2 delete", "2 NotHeld"),
+        ("3 lock a spins 1 wait 50", "strict acquire a"),
+        ("granted 7", "3 granted a"),
+    ]);
+}

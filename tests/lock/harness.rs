@@ -91,6 +91,11 @@ impl Harness {
         if let ["after", millis] = words[..] {
             return self.wait(millis.parse().unwrap());
         }
+        if let ["stalls", millis] = words[..] {
+            // The machine is busy: timers are late.
+            self.now = self.now.plus_millis(millis.parse().unwrap());
+            return String::new();
+        }
         if line == "within" {
             return self.within_ms.to_string();
         }

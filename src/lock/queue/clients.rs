@@ -28,7 +28,8 @@ impl Queue {
             if self.cut_off.has(send.user) {
                 return context.reply(send.request, Reply::Refused(Refusal::NotSent));
             }
-            if send.wait == Wait::No && context.now < self.grace_until {
+            let may_know = self.knows(send.user, Wait::Forever, context.now);
+            if send.wait == Wait::No && context.now < self.grace_until && may_know {
                 return context.reply(send.request, Reply::Nil);
             }
             self.doubt_old_belief(context.now);
@@ -55,12 +56,21 @@ impl Queue {
     pub(super) fn stop_waiting(&mut self, request: RequestId, context: &mut Context<'_>) {
         let place = self.waiters.of_request(request);
         let served = self.in_flight.as_ref().and_then(|it| self.served_by(it));
-        if place.is_some() && place == served {
+        // Redis would grant an attempt at a lock that is free, so it is refused only where a holder is known.
+        let must_know = self.cached_holder.is_none() && self.is_attempt(request);
+        if place.is_some() && (place == served || must_know) {
             self.waiters.try_only(request);
         } else if self.waiters.leave(request, self.keep(context)) {
             context.reply(request, Reply::Nil);
             self.left();
         }
+    }
+
+    /// Returns whether the request is an attempt of a client that spins.
+    pub(super) fn is_attempt(&self, request: RequestId) -> bool {
+        let place = self.waiters.of_request(request);
+        let waiter = place.and_then(|no| self.waiters.at(no));
+        waiter.is_some_and(|waiter| waiter.attempt.is_some())
     }
 
     pub(super) fn gone(&mut self, request: RequestId, context: &Context<'_>) {
@@ -94,6 +104,10 @@ impl Queue {
             lease.user == user && holder == Some(&lease.token)
         });
         let Some(token) = lease.map(|lease| lease.token.clone()) else {
+            // Redis deletes the key. The client's next attempt may come before the push.
+            if self.cached_holder.take().is_some() {
+                self.backoff.now();
+            }
             return context.reply(request, Reply::NotHeld);
         };
         let mut owner = self.owner(request, asked_at, (user, token), context.settings);
@@ -130,9 +144,9 @@ impl Queue {
     }
 
     /// Forgets the holder that the store reported too long ago to refuse attempts by it. A connection that went silent
-    /// pushes no changes, and a client that spins would have asked Redis by now.
+    /// pushes no changes, and a client that spins would have asked Redis by now. The timer may be late.
     pub(super) fn doubt_old_belief(&mut self, now: Time) {
-        let is_old = |it: &mut CachedHolder| it.since.plus_millis(BELIEF_MS) <= now;
+        let is_old = |it: &mut CachedHolder| it.since.plus_millis(BELIEF_MS).min(it.until) <= now;
         if !planted(Fault::OldBeliefRefuses) && self.cached_holder.take_if(is_old).is_some() {
             self.backoff.now();
         }

@@ -184,7 +184,9 @@ impl Queue {
             if ms > 0 {
                 self.grace_until = ask_at;
                 let keep = self.keep_attempt(context);
-                for request in self.waiters.take_attempts_that_try(keep) {
+                let rights = &self.rights;
+                let may_know = |user| !rights.is_unauthorized(user);
+                for request in self.waiters.take_attempts_that_try(may_know, keep) {
                     context.reply(request, Reply::Nil);
                 }
             }
