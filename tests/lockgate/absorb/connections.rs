@@ -65,6 +65,43 @@ fn a_deletion_runs_behind_the_attempt_before_it() {
 }
 
 #[test]
+fn a_release_that_overtook_is_answered_behind_one_that_redis_executes() {
+    let place = place(LONG);
+    let (mut holder, mut shared) = (place.client(), place.client());
+    assert_eq!(holder.say("SET lock:a t1 NX PX 400000"), "OK");
+    let pipeline = [
+        attempt("t2"),
+        frame(&["EVAL", RELEASE, "1", "lock:b", "tb"]),
+        frame(&["EVAL", RELEASE, "1", "lock:c", "t3"]),
+    ];
+    // The two replies race.
+    for _ in 0..20 {
+        assert_eq!(shared.say("SET lock:c t3 NX PX 400000"), "OK");
+        shared.write_raw(&pipeline.concat());
+        assert_eq!(shared.read_reply(), Value::Nil);
+        assert_eq!(shared.read_reply(), 0);
+        assert_eq!(shared.read_reply(), 1);
+    }
+}
+
+#[test]
+fn nothing_overtakes_a_deletion() {
+    let place = place(LONG);
+    let (mut holder, mut shared) = (place.client(), place.client());
+    assert_eq!(holder.say("SET lock:a t1 NX PX 400000"), "OK");
+    assert_eq!(shared.say("SET lock:c t3 NX PX 400000"), "OK");
+    let pipeline = [
+        attempt("t2"),
+        frame(&["DEL", "lock:c"]),
+        frame(&["EVAL", RELEASE, "1", "lock:c", "t3"]),
+    ];
+    shared.write_raw(&pipeline.concat());
+    assert_eq!(shared.read_reply(), Value::Nil);
+    assert_eq!(shared.read_reply(), 1);
+    assert_eq!(shared.read_reply(), 0);
+}
+
+#[test]
 fn attempts_in_a_pipeline_are_answered_without_waiting() {
     let place = place(LONG);
     let (mut holder, mut client) = (place.client(), place.client());
