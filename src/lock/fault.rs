@@ -94,8 +94,6 @@ pub enum Fault {
     AttemptForgotten,
     /// Attempts are refused by what the store reported long ago.
     OldBeliefRefuses,
-    /// A grant reaches the next attempt at the place of the attempt that it is for.
-    NextAttemptGranted,
 }
 
 impl Fault {
@@ -143,7 +141,6 @@ impl Fault {
         Self::EqualTokensJoined,
         Self::AttemptForgotten,
         Self::OldBeliefRefuses,
-        Self::NextAttemptGranted,
     ];
 }
 

@@ -345,7 +345,13 @@ impl WaitQueue {
     }
 
     /// Takes out one request, which the caller refuses. The place is kept only if its client spins.
-    fn refuse(&mut self, no: WaiterId, request: RequestId, keep: Option<Keep>) -> bool {
+    pub fn refuse(&mut self, request: RequestId, keep: Option<Keep>) {
+        if let Some(no) = self.of_request(request) {
+            self.refuse_at(no, request, keep);
+        }
+    }
+
+    fn refuse_at(&mut self, no: WaiterId, request: RequestId, keep: Option<Keep>) -> bool {
         let spins = self.at(no).is_some_and(|waiter| waiter.attempt.is_some());
         self.leave_place(no, request, keep.filter(|_| spins))
     }
@@ -524,7 +530,7 @@ impl WaitQueue {
         };
         let tries: Vec<_> = self.tries.iter().filter(concerns).copied().collect();
         for (no, request) in &tries {
-            self.refuse(*no, *request, keep);
+            self.refuse_at(*no, *request, keep);
         }
         tries.into_iter().map(|(_, request)| request).collect()
     }
@@ -540,7 +546,7 @@ impl WaitQueue {
         let attempts = waiting.filter(|(no, request)| self.is_attempt(*no, *request));
         let attempts: Vec<_> = attempts.collect();
         for (no, request) in &attempts {
-            self.refuse(*no, *request, keep);
+            self.refuse_at(*no, *request, keep);
         }
         attempts
     }
@@ -557,7 +563,7 @@ impl WaitQueue {
             .filter(|(no, request)| self.is_attempt(*no, *request))
             .collect();
         for (no, request) in &tries {
-            self.refuse(*no, *request, keep);
+            self.refuse_at(*no, *request, keep);
         }
         tries.into_iter().map(|(_, request)| request).collect()
     }
@@ -671,7 +677,7 @@ impl WaitQueue {
                         is_try: self.tries.contains(&(no, request)),
                         is_attempt: self.is_attempt(no, request),
                     });
-                    self.refuse(no, request, keep);
+                    self.refuse_at(no, request, keep);
                 }
                 None => {
                     if let Some(waiter) = self.take_kept(no) {

@@ -28,10 +28,6 @@ impl Queue {
             if self.cut_off.has(send.user) {
                 return context.reply(send.request, Reply::Refused(Refusal::NotSent));
             }
-            let may_know = self.knows(send.user, Wait::Forever, context.now);
-            if send.wait == Wait::No && context.now < self.grace_until && may_know {
-                return context.reply(send.request, Reply::Nil);
-            }
             self.doubt_old_belief(context.now);
         }
         let knows = self.knows(send.user, send.wait, context.now);
@@ -46,6 +42,15 @@ impl Queue {
             self.joins_unauthorized(send.user, context.now);
         }
         self.waiters.join(context.now, send, context.settings);
+        if send.attempt.is_some()
+            && send.wait == Wait::No
+            && context.now < self.grace_until
+            && knows
+        {
+            self.waiters
+                .refuse(send.request, self.keep_attempt(context));
+            context.reply(send.request, Reply::Nil);
+        }
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
             // From now on a client waits for pushes.
             lease.bare = false;

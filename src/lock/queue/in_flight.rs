@@ -96,10 +96,7 @@ impl Queue {
             return self.waiters.of_owner(user, token);
         }
         // The next attempt of the client may have come with another token or lease.
-        let is_same = |waiter: &Waiter| {
-            let same_token = waiter.token == *token || planted(Fault::NextAttemptGranted);
-            same_token && waiter.lease_ms == lease_ms
-        };
+        let is_same = |waiter: &Waiter| waiter.token == *token && waiter.lease_ms == lease_ms;
         let place = in_flight.place;
         place.filter(|no| self.waiters.at(*no).is_some_and(is_same))
     }

@@ -104,6 +104,8 @@ impl Queue {
     fn attempt_is_over(&self, due: &Due, served: bool, context: &Context<'_>) -> Reply {
         match &self.in_flight {
             Some(in_flight) if served => self.undecided(in_flight),
+            // Redis itself would grant a free lock.
+            _ if context.now < self.grace_until => Reply::Nil,
             _ if due.is_try || self.is_unanswered(context) => Reply::Refused(Refusal::NotSent),
             _ => Reply::Nil,
         }
