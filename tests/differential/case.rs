@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::{
+    absorbed,
     locks::Lock,
     random::Random,
     words::{self, Speaker},
@@ -16,6 +17,11 @@ pub(crate) enum Step {
     /// Another client of the same Redis does this, when everything before was answered; and what
     /// follows comes when everything is.
     Other(String),
+    /// The client sends this when everything before was answered.
+    Apart(Vec<u8>),
+    /// The client sends this, which may change a lock by other means than lockgate recognises. What follows comes so many
+    /// milliseconds later, when everything is answered and lockgate has heard of the change.
+    Foreign(Vec<u8>, u64),
     /// Through lockgate the client sends lock commands; directly, too, where nobody knows them.
     Lock(Lock),
     /// The client writes a value of so many bytes and reads it.
@@ -49,16 +55,23 @@ pub(crate) fn other(command: &str) -> Step {
 /// Most steps of a conversation.
 const STEPS: u64 = 25;
 
+/// Conversations of a hundred that are about keys that lockgate absorbs.
+const ABOUT_LOCKS: u64 = 20;
+
 impl Case {
     /// The conversation of this seed.
     pub(crate) fn generate(seed: u64) -> Self {
         // Neighbouring seeds have nothing in common.
         let mut random = Random::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let is_about_locks = random.percent(ABOUT_LOCKS);
         let mut speaker = Speaker::new(&mut random);
         let count = random.between(1, STEPS);
         let mut steps = Vec::new();
         for _ in 0..count {
-            words::say(&mut random, &mut speaker, &mut steps);
+            match is_about_locks {
+                true => absorbed::say(&mut random, &mut steps),
+                false => words::say(&mut random, &mut speaker, &mut steps),
+            }
             if let Some(Step::Last(_) | Step::Debug) = steps.last() {
                 break;
             }
@@ -81,6 +94,14 @@ impl fmt::Display for Case {
                 Step::Last(bytes) => {
                     let bytes = bytes.escape_ascii();
                     writeln!(f, "        Step::Last(b\"{bytes}\".to_vec()),")?;
+                }
+                Step::Apart(bytes) => {
+                    let bytes = bytes.escape_ascii();
+                    writeln!(f, "        Step::Apart(b\"{bytes}\".to_vec()),")?;
+                }
+                Step::Foreign(bytes, ms) => {
+                    let bytes = bytes.escape_ascii();
+                    writeln!(f, "        Step::Foreign(b\"{bytes}\".to_vec(), {ms}),")?;
                 }
                 Step::Debug => writeln!(f, "        Step::Debug,")?,
                 Step::Lock(lock) => writeln!(f, "        Step::Lock({lock:?}),")?,

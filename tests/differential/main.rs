@@ -9,6 +9,7 @@
 //! - `case`: a conversation, and how it is printed: what fails is shrunk, and can be pasted into
 //!   `regressions`.
 //! - `words`: what is said in one. All of it follows from the seed.
+//! - `absorbed`: what is said about locks in commands of Redis's own.
 //! - `locks`: lock commands in between, through lockgate only. Their replies must stand at their places
 //!   and leave everything else as it is.
 //! - `pair`: the two ways to the two servers.
@@ -32,6 +33,7 @@ mod random;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod absorbed;
 mod case;
 mod locks;
 mod nature;

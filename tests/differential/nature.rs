@@ -4,6 +4,7 @@
 //! - The id of the connection in the reply to `HELLO`.
 //! - The order in which a bare `UNSUBSCRIBE` takes the channels: that of a hash table, seeded anew by
 //!   each server.
+//! - How much of a long lease is left, but for its first two digits.
 //! - Times and addresses in the lines of `MONITOR`, and what lockgate does in Redis for locks of the
 //!   conversations before: every line about a lock, and bare `PING`s.
 
@@ -11,7 +12,7 @@ use crate::locks::find;
 
 /// The same bytes without what differs by nature.
 pub(crate) fn without(bytes: &[u8]) -> Vec<u8> {
-    lines_of_monitor(unsubscribed_in_order(without_ids(bytes)))
+    lines_of_monitor(unsubscribed_in_order(without_times(&without_ids(bytes))))
 }
 
 fn without_ids(bytes: &[u8]) -> Vec<u8> {
@@ -25,6 +26,23 @@ fn without_ids(bytes: &[u8]) -> Vec<u8> {
         rest = &rest[digits..];
     }
     out.extend_from_slice(rest);
+    out
+}
+
+/// Integers of six digits or more, as `PTTL` replies, cut to their first two.
+fn without_times(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        match line {
+            [b':', digits @ .., b'\r', b'\n']
+                if digits.len() >= 6 && digits.iter().all(u8::is_ascii_digit) =>
+            {
+                out.extend_from_slice(&line[..3]);
+                out.extend_from_slice(b"TIME\r\n");
+            }
+            _ => out.extend_from_slice(line),
+        }
+    }
     out
 }
 

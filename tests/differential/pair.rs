@@ -8,6 +8,7 @@ use std::{
 };
 
 use crate::{
+    absorbed,
     case::{Case, Step},
     locks::find,
     nature,
@@ -24,6 +25,11 @@ const STALL: Duration = Duration::from_secs(5);
 /// to be on: the blank line spends a `CLIENT REPLY SKIP`, and `RESET` undoes an `OFF`.
 const GOODBYE: &[u8] = b"\r\nRESET\r\nQUIT\r\n";
 
+/// How long lockgate parks an attempt, at most. It is longer than `ask.max_delay`: by then lockgate knows who holds the lock.
+const PARK: &str = "20ms";
+
+const WEAK: &str = "ACL SETUSER weak reset on >weak ~[^#]* &* +@all -psubscribe -multi";
+
 /// What both servers know before each conversation.
 const BEFORE: [&str; 11] = [
     "FLUSHALL",
@@ -31,7 +37,7 @@ const BEFORE: [&str; 11] = [
     "FUNCTION FLUSH",
     // Lock commands need SELECT where the database is not 0.
     // The user of a client shows by its keys: one has none that begins with `#`, the other none with `@`.
-    "ACL SETUSER weak reset on >weak ~[^#]* &* +@all -psubscribe -multi",
+    WEAK,
     "ACL SETUSER default resetkeys ~[^@]*",
     "SET s value",
     "SET n 7",
@@ -46,6 +52,8 @@ struct Way {
     address: SocketAddr,
     /// Another client of the Redis at its end.
     admin: Client,
+    /// Clients of lockgate, one for each user and database in which conversations take locks.
+    witnesses: Vec<Client>,
 }
 
 pub(crate) struct Pair {
@@ -65,7 +73,12 @@ struct Heard {
 impl Pair {
     pub(crate) fn start() -> Self {
         let redis = [(); 2].map(|()| RedisServer::start(&["--enable-debug-command", "yes"]));
-        let gate = Lockgate::in_front_of(&redis[1]);
+        let environment = [
+            ("LOCKGATE_ABSORB_KEYS", absorbed::KEYS),
+            ("LOCKGATE_ABSORB_TRY_KEYS", absorbed::TRY_KEYS),
+            ("LOCKGATE_ABSORB_PARK", PARK),
+        ];
+        let gate = Lockgate::start_with(&["--upstream", &redis[1].url()], &environment);
         // Its connections for locks are open before anybody monitors.
         let mut client = gate.client();
         for database in said::DATABASES {
@@ -73,14 +86,28 @@ impl Pair {
             assert_eq!(client.say("LOCK lk:first TOKEN t"), "t");
             assert_eq!(client.say("UNLOCK lk:first t"), 1);
         }
+        let mut admin = redis[1].client();
+        admin.say(WEAK);
+        let users = absorbed::USERS.iter();
+        let both = users.flat_map(|user| absorbed::DATABASES.map(|database| (user, database)));
+        let witnesses = both.map(|(user, database)| {
+            let mut witness = gate.client();
+            if !user.is_empty() {
+                assert_eq!(witness.say(user), "OK");
+            }
+            assert_eq!(witness.say(&format!("SELECT {database}")), "OK");
+            witness
+        });
         Self {
             direct: Way {
                 address: redis[0].address(),
                 admin: redis[0].client(),
+                witnesses: Vec::new(),
             },
             through: Way {
                 address: gate.address(),
-                admin: redis[1].client(),
+                admin,
+                witnesses: witnesses.collect(),
             },
             _redis: redis,
             _gate: gate,
@@ -140,15 +167,34 @@ impl Pair {
 impl Way {
     /// Makes both the same again.
     fn prepare(&mut self) {
-        let all: Vec<u8> = BEFORE.iter().flat_map(|c| frame(&words(c))).collect();
-        self.admin.write_raw(&all);
-        for _ in BEFORE {
+        let before = BEFORE.iter().map(|command| frame(&words(command)));
+        let before: Vec<_> = before.chain(absorbed::scripts()).collect();
+        self.admin.write_raw(&before.concat());
+        for _ in before {
             self.admin.read_reply();
         }
+        self.hear();
         // The connection of the one before may end a moment after its client's.
         let deadline = Instant::now() + STALL;
         while self.any_subscription() {
             assert!(Instant::now() < deadline, "subscriptions stay");
+        }
+    }
+
+    /// Returns when lockgate has read what Redis pushed before: the witnesses' replies came behind it, on the same
+    /// connections.
+    fn hear(&mut self) {
+        for (number, witness) in self.witnesses.iter_mut().enumerate() {
+            let commands = [
+                format!("LOCK lk:witness-{number} TOKEN w"),
+                format!("UNLOCK lk:witness-{number} w"),
+            ];
+            let commands = commands.iter().map(|command| frame(&words(command)));
+            witness.write_raw(&commands.collect::<Vec<_>>().concat());
+        }
+        for witness in &mut self.witnesses {
+            assert_eq!(witness.read_reply(), "w");
+            assert_eq!(witness.read_reply(), 1);
         }
     }
 
@@ -194,9 +240,24 @@ impl Way {
                         line.later(&frame(&words(said)));
                     }
                 }
+                Step::Apart(bytes) => {
+                    if !line.settle(&format!("BEFORE-{number}-")) {
+                        break;
+                    }
+                    line.later(bytes);
+                }
+                Step::Foreign(bytes, ms) => {
+                    line.later(bytes);
+                    if !line.settle(&format!("BEHIND-{number}-")) {
+                        break;
+                    }
+                    thread::sleep(Duration::from_millis(*ms));
+                    self.hear();
+                }
                 Step::Other(command) => {
                     let settled = line.settle(&format!("BEFORE-{number}-"));
                     self.admin.say(command);
+                    self.hear();
                     if !settled || !line.settle(&format!("BEHIND-{number}-")) {
                         break;
                     }

@@ -4,7 +4,13 @@ use crate::{
     case::{Case, Step, send},
     locks::Lock,
     pair::Pair,
+    support::{frame, words},
 };
+
+/// The release in Redis's documentation.
+const RELEASE: &str = "if redis.call(\"get\",KEYS[1]) == ARGV[1] then return redis.call(\"del\",KEYS[1]) else return 0 end";
+
+const EXTENSION: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
 
 /// The conversation is the same directly and through lockgate.
 fn same(cuts: u64, steps: &[Step]) {
@@ -102,6 +108,25 @@ fn a_hello_that_fails_behind_its_login() {
             Step::Lock(Lock::Whose(2)),
         ],
     );
+}
+
+/// A token is its owner's proof, whichever user it has: Redis compares the token only.
+#[test]
+fn another_user_with_the_token_releases_and_extends() {
+    for script in [
+        &["EVAL", RELEASE, "1", "lock:a", "t"][..],
+        &["EVAL", EXTENSION, "1", "lock:a", "t", "755000"],
+    ] {
+        same(
+            0,
+            &[
+                send(frame(&words("SET lock:a t NX PX 455000"))),
+                send(frame(&words("AUTH weak weak"))),
+                Step::Apart(frame(script)),
+                send(frame(&words("PTTL lock:a"))),
+            ],
+        );
+    }
 }
 
 /// With the debugger on, nothing is counted.
