@@ -66,6 +66,7 @@ use std::{env, fs, thread, time::Duration};
 
 use contender::Contender;
 use faults::{Faults, Machinery};
+use history::Through;
 use plain::Plain;
 use random::Random;
 use support::{Lockgate, Proxy, RedisServer, free_address, report};
@@ -74,6 +75,8 @@ use world::World;
 const LOCKS: usize = 5;
 const CONTENDERS: usize = 40;
 const PLAIN_CLIENTS: usize = 3;
+/// At each gate, which absorbs their commands.
+const SPINNING_CLIENTS: usize = 6;
 
 /// Of what is wrong so many are shown.
 const MOST_SHOWN: usize = 10;
@@ -120,7 +123,8 @@ fn machinery() -> Machinery {
     let links = [(); 2].map(|()| Proxy::before(redis.address()));
     let gates = links.each_ref().map(|link| {
         let flags = ["--upstream", &link.url()];
-        Lockgate::start_at(free_address(), &flags, &[])
+        let absorbs = [("LOCKGATE_ABSORB_KEYS", "lock:*")];
+        Lockgate::start_at(free_address(), &flags, &absorbs)
     });
     Machinery {
         redis,
@@ -137,9 +141,12 @@ fn live_and_break(world: &World, machinery: &mut Machinery, time: Duration, seed
             let seed = seeds.next();
             threads.spawn(move || Contender::new(world, number, seed).live());
         }
-        for number in 0..PLAIN_CLIENTS {
-            let seed = seeds.next();
-            threads.spawn(move || Plain::new(world, number, seed).live());
+        let gates = (0..world.gates.len()).map(|gate| (Through::Gate(gate), SPINNING_CLIENTS));
+        for (through, count) in gates.chain([(Through::Redis, PLAIN_CLIENTS)]) {
+            for number in 0..count {
+                let seed = seeds.next();
+                threads.spawn(move || Plain::new(world, number, through, seed).live());
+            }
         }
         threads.spawn(|| world.watch_the_machine());
         Faults::new(world, machinery, seeds.next()).happen_for(time);
