@@ -271,6 +271,12 @@ impl Gate {
         self.queues.contains_key(name)
     }
 
+    /// Returns whether the lock is held under a lease of this instance, as far as it knows.
+    pub fn has_lease(&self, name: &LockName) -> bool {
+        let entry = self.queues.get(name);
+        entry.is_some_and(|entry| entry.queue.held_since().is_some())
+    }
+
     /// Returns whether a request for the lock would be refused because of the limit on locks.
     pub fn is_full_for(&self, name: &LockName) -> bool {
         self.known.load(Ordering::Relaxed) >= self.limits.locks && !self.knows(name)

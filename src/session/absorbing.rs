@@ -481,9 +481,26 @@ impl Session {
         self.fall_open(absorbed, Some(refusal));
     }
 
+    /// Returns whether Redis may grant the lock of an attempt although its holder's lease is about to be written back: this
+    /// instance granted the lease, but its own connection does not work, perhaps because Redis lost its data.
+    fn may_be_written_back(&self, shape: &Shape, refusal: Option<&Refusal>) -> bool {
+        let is_cut_off = match refusal {
+            Some(Refusal::NotSent | Refusal::Upstream) => true,
+            Some(Refusal::Store(text)) => text.starts_with(b"UPSTREAM"),
+            _ => false,
+        };
+        let is_attempt = matches!(shape.ask, Ask::Acquire { .. });
+        is_cut_off && is_attempt && self.shared.gate.has_lease(&self.name(shape.key.clone()))
+    }
+
     /// Lets Redis execute a command of which the gate has done nothing. Without a Redis it gets an error, or the reply
     /// that no lock is there.
     pub(super) fn fall_open(&mut self, absorbed: &Absorbed, refusal: Option<Refusal>) {
+        if self.may_be_written_back(&absorbed.shape, refusal.as_ref()) {
+            let refused = absorbed.shape.replies.refused;
+            self.write_answer(|out, protocol| refused.write(&mut Writer::new(out, protocol)));
+            return;
+        }
         if self.backend.streams() {
             return self.give_to_redis(absorbed.frame.clone());
         }

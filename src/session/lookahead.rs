@@ -111,7 +111,8 @@ impl Lookahead {
 
     /// Returns whether a whole command is kept.
     pub(crate) fn holds_command(&self) -> bool {
-        self.len() > 0
+        let behind = self.0.as_ref();
+        behind.is_some_and(|behind| !behind.commands.is_empty())
     }
 
     /// Returns whether no byte is kept.
