@@ -530,3 +530,21 @@ fn a_deletion_that_redis_executes_is_known_to_the_next_attempt() {
         ("granted 7", "3 granted a"),
     ]);
 }
+
+#[test]
+fn no_user_costs_another_one_its_place() {
+    // Four places are kept at a lock.
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b spins 1 try", "2 Nil"),
+        ("3 lock c1 spins 2 try user 5", "check as 5"),
+        ("held a 29000", "3 Nil"),
+        ("4 lock c2 spins 3 try user 5", "4 Nil"),
+        ("5 lock c3 spins 4 try user 5", "5 Nil"),
+        ("6 lock c4 spins 5 try user 5", "6 Nil"),
+        ("7 lock d", ""),
+        ("8 lock b spins 1 wait 50", ""),
+        ("9 unlock a", "hand a to strict b"),
+    ]);
+}

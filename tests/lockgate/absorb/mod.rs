@@ -2,6 +2,7 @@
 
 mod attempts;
 mod connections;
+mod failures;
 mod passing;
 
 use crate::support::{Client, Lockgate, Machine, Monitor, Place, RedisServer};
