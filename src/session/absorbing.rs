@@ -212,6 +212,7 @@ impl Session {
             if let Some(reason) = reason {
                 self.shared.absorb_metrics().passed(reason);
             }
+            self.last_passed = Some(absorbed.shape.key.clone());
             return self.fall_open(&absorbed, None);
         }
         self.hides_reply = self.backend.hides_reply();
@@ -249,7 +250,8 @@ impl Session {
                     return Err(Some(PassedReason::Limit));
                 }
                 // Attempts at free locks pass in a pipeline as fast as other commands.
-                if self.requests.unscanned() > 0 && !shared.gate.knows(&name) {
+                let again = self.last_passed.as_ref() == Some(&shape.key);
+                if self.requests.unscanned() > 0 && !again && !shared.gate.knows(&name) {
                     return Err(None);
                 }
                 Ok(())
@@ -326,10 +328,11 @@ impl Session {
         if absorbed.treatment == Treatment::Try || absorbed.park_ms == 0 {
             return None;
         }
+        let returns = self.last_refused.as_ref() == Some(&absorbed.shape.key);
         let may_block_holder = !self.is_shared && self.connected.is_holders_only(now);
         let is_fair = !may_block_holder || self.probe_at <= now;
         let metrics = self.shared.absorb_metrics();
-        let Some(place) = is_fair.then(|| self.connected.park()).flatten() else {
+        let Some(place) = is_fair.then(|| self.connected.park(returns)).flatten() else {
             metrics.ended_early(EarlyEnd::Share);
             return None;
         };
@@ -421,6 +424,10 @@ impl Session {
                 return true;
             }
         };
+        if is_attempt {
+            let is_refused = !matches!(answer, Answer::Granted(_)) || is_over;
+            self.last_refused = is_refused.then(|| absorbed.shape.key.clone());
+        }
         let write = |out: &mut BytesMut, protocol| reply.write(&mut Writer::new(out, protocol));
         match answer {
             Answer::Granted(grant) if !is_over => {

@@ -20,6 +20,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use tokio::time::Sleep;
 use tracing::warn;
 
@@ -77,6 +78,10 @@ pub(crate) struct Session {
     is_shared: bool,
     /// When to try again whether tasks share it.
     probe_at: Time,
+    /// The lock of the previous attempt, if it was refused.
+    last_refused: Option<Bytes>,
+    /// The lock of the previous absorbed command that passed to Redis.
+    last_passed: Option<Bytes>,
     admitted: Option<Admitted>,
     client: Pipe,
     backend: Backend,
@@ -139,6 +144,8 @@ impl Session {
             connected: shared.peers.connect(peer),
             is_shared: false,
             probe_at: Time::default(),
+            last_refused: None,
+            last_passed: None,
             admitted: None,
             client,
             backend,

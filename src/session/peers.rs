@@ -2,7 +2,8 @@
 //!
 //! A client library takes a connection from its pool for each attempt and each release. If all connections of the pool
 //! are parked, the holder's release finds none, and everybody waits until an attempt is refused. So at most half of the
-//! connections of an address are parked.
+//! connections of an address are parked. First attempts take no more than a third: otherwise the client that releases and
+//! makes its next attempt at once would always find a place, and the others, which sleep between two attempts, none.
 //!
 //! The only connection of an address that holds a lock may be a pool of one, or may be shared by tasks that do not wait for
 //! each other's replies: then the release comes behind the parked attempt. Parking shows which it is, so the session
@@ -76,10 +77,15 @@ impl Connected {
         self.is_only() && self.peer.held().any(now)
     }
 
-    /// Returns a place to park at, unless too many connections of the address are parked.
-    pub(super) fn park(&self) -> Option<Place> {
+    /// Returns a place to park at, unless too many connections of the address are parked. `returns`: the client's previous
+    /// attempt was refused.
+    pub(super) fn park(&self, returns: bool) -> Option<Place> {
         let connections = self.peer.connections.load(Ordering::Relaxed);
-        let most = (connections / 2).max(1);
+        let most = match returns {
+            true => connections / 2,
+            false => connections / 3,
+        };
+        let most = most.max(1);
         let more = |parked| (parked < most).then_some(parked + 1);
         let (set, read) = (Ordering::Relaxed, Ordering::Relaxed);
         let parked = self.peer.parked.fetch_update(set, read, more);
@@ -142,23 +148,24 @@ mod tests {
     }
 
     #[test]
-    fn at_most_half_of_the_connections_of_an_address_are_parked() {
+    fn at_most_half_of_the_connections_of_an_address_are_parked_and_a_third_by_first_attempts() {
         let peers = Arc::new(Peers::default());
-        let five = connected(&peers, 1..6);
-        let first = five[0].park().unwrap();
-        let second = five[1].park();
-        assert!(second.is_some() && five[2].park().is_none());
+        let nine = connected(&peers, 1..10);
+        let first: Vec<_> = nine[..3].iter().map(|it| it.park(false)).collect();
+        assert!(first.iter().all(Option::is_some) && nine[3].park(false).is_none());
+        let fourth = nine[3].park(true);
+        assert!(fourth.is_some() && nine[4].park(true).is_none());
         drop(first);
-        assert!(five[2].park().is_some());
+        assert!(nine[4].park(true).is_some());
         let other = peers.connect("10.0.0.2:1");
-        assert!(other.park().is_some(), "of another address");
+        assert!(other.park(false).is_some(), "of another address");
     }
 
     #[test]
     fn the_only_connection_is_the_holders_until_the_release_or_the_end_of_the_lease() {
         let peers = Arc::new(Peers::default());
         let only = peers.connect("10.0.0.1:1");
-        assert!(only.park().is_some() && !only.is_holders_only(NOW));
+        assert!(only.park(false).is_some() && !only.is_holders_only(NOW));
         only.granted(NOW, 50);
         assert!(only.is_holders_only(NOW));
         assert!(!only.is_holders_only(NOW.plus_millis(50)));
