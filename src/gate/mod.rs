@@ -277,6 +277,12 @@ impl Gate {
         entry.is_some_and(|entry| entry.queue.held_since().is_some())
     }
 
+    /// Returns whether a place is kept for the next attempt with this token.
+    pub fn keeps_place(&self, name: &LockName, user: UserId, token: &Token) -> bool {
+        let entry = self.queues.get(name);
+        entry.is_some_and(|entry| entry.queue.keeps_place(user, token))
+    }
+
     /// Returns whether a request for the lock would be refused because of the limit on locks.
     pub fn is_full_for(&self, name: &LockName) -> bool {
         self.known.load(Ordering::Relaxed) >= self.limits.locks && !self.knows(name)

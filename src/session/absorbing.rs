@@ -290,7 +290,7 @@ impl Session {
         };
         let (token, lease_ms, equal) = (token.clone(), *lease_ms, *equal);
         let asked_at = self.asked_at();
-        absorbed.parking = self.park(&absorbed, asked_at);
+        absorbed.parking = self.park(&absorbed, &token, asked_at);
         let parks = absorbed.parking.is_some();
         let wish = LockOptions {
             asked_at,
@@ -324,11 +324,12 @@ impl Session {
         });
     }
 
-    fn park(&mut self, absorbed: &Absorbed, now: Time) -> Option<Parking> {
+    fn park(&mut self, absorbed: &Absorbed, token: &Token, now: Time) -> Option<Parking> {
         if absorbed.treatment == Treatment::Try || absorbed.park_ms == 0 {
             return None;
         }
-        let returns = self.last_refused.as_ref() == Some(&absorbed.shape.key);
+        let name = self.name(absorbed.shape.key.clone());
+        let returns = self.shared.gate.keeps_place(&name, self.who.user, token);
         let may_block_holder = !self.is_shared && self.connected.is_holders_only(now);
         let is_fair = !may_block_holder || self.probe_at <= now;
         let metrics = self.shared.absorb_metrics();
@@ -424,10 +425,6 @@ impl Session {
                 return true;
             }
         };
-        if is_attempt {
-            let is_refused = !matches!(answer, Answer::Granted(_)) || is_over;
-            self.last_refused = is_refused.then(|| absorbed.shape.key.clone());
-        }
         let write = |out: &mut BytesMut, protocol| reply.write(&mut Writer::new(out, protocol));
         match answer {
             Answer::Granted(grant) if !is_over => {

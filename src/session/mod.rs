@@ -78,8 +78,6 @@ pub(crate) struct Session {
     is_shared: bool,
     /// When to try again whether tasks share it.
     probe_at: Time,
-    /// The lock of the previous attempt, if it was refused.
-    last_refused: Option<Bytes>,
     /// The lock of the previous absorbed command that passed to Redis.
     last_passed: Option<Bytes>,
     admitted: Option<Admitted>,
@@ -144,7 +142,6 @@ impl Session {
             connected: shared.peers.connect(peer),
             is_shared: false,
             probe_at: Time::default(),
-            last_refused: None,
             last_passed: None,
             admitted: None,
             client,

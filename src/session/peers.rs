@@ -77,8 +77,8 @@ impl Connected {
         self.is_only() && self.peer.held().any(now)
     }
 
-    /// Returns a place to park at, unless too many connections of the address are parked. `returns`: the client's previous
-    /// attempt was refused.
+    /// Returns a place to park at, unless too many connections of the address are parked. `returns`: a place
+    /// is kept for the client.
     pub(super) fn park(&self, returns: bool) -> Option<Place> {
         let connections = self.peer.connections.load(Ordering::Relaxed);
         let most = match returns {

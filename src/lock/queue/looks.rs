@@ -1,7 +1,7 @@
 //! The state of a queue that operators see beside its [`Snapshot`](super::Snapshot).
 
 use super::Queue;
-use crate::lock::{RequestId, Time};
+use crate::lock::{RequestId, Time, Token, UserId};
 
 impl Queue {
     /// Returns the rest of the lease that this instance granted, in milliseconds; zero without one.
@@ -13,6 +13,11 @@ impl Queue {
     /// Returns whether the lock is held, but not under a lease of this instance, as far as it knows.
     pub fn is_held_elsewhere(&self) -> bool {
         self.lease.is_none() && self.cached_holder.is_some()
+    }
+
+    /// Returns whether a place is kept for the next attempt with this token.
+    pub fn keeps_place(&self, user: UserId, token: &Token) -> bool {
+        self.waiters.kept_until(user, token).is_some()
     }
 
     /// Returns the first waiting requests in order, `most` at most, with the milliseconds that each has waited.
