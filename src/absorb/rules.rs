@@ -74,6 +74,11 @@ impl Rules {
         }
     }
 
+    /// Returns whether every key is that of a lock, because there is no Redis.
+    pub fn are_for_every_key(&self) -> bool {
+        self.is_every_key
+    }
+
     /// Returns whether no key is that of a lock.
     pub fn are_none(&self) -> bool {
         let Self { settings, .. } = self;

@@ -32,6 +32,8 @@ pub struct Script {
     pub lease: usize,
     /// The unit of the lease, in milliseconds.
     pub unit_ms: i64,
+    /// The argument that is `0` where an extension adds the lease to what is left of the one before.
+    pub adds: Option<usize>,
     /// The condition on the arguments under which it does what `kind` says.
     pub condition: Condition,
     /// The replies, as Redis converts them.
@@ -77,6 +79,7 @@ const RELEASE: Script = Script {
     token: 0,
     lease: 1,
     unit_ms: 1,
+    adds: None,
     condition: Condition::Always,
     replies: Replies::NUMBERS,
 };
@@ -144,9 +147,9 @@ const fn with(replies: Replies, script: Script) -> Script {
 /// The scripts of libraries, by the SHA1 of the exact text.
 #[rustfmt::skip]
 const LIBRARIES: &[(&str, Script)] = &[
-    // redis-py 8.1. Its extension adds to the lease, unless the third argument says otherwise.
+    // redis-py 8.1
     ("c3f8721cbb97f72bc19e972846bd7aaf91901658", RELEASE),
-    ("a4e8783852e6b949f9ef3a97212805108459a890", Script { arguments: 3, condition: Condition::Is(2, "1"), ..EXTEND }),
+    ("a4e8783852e6b949f9ef3a97212805108459a890", Script { arguments: 3, adds: Some(2), ..EXTEND }),
     ("1cac51482acf5858da00f6d685d68f886cd6b6b2", EXTEND),
     // redlock-py 1.0.8
     ("4e92fdc63815b3a0a2dd1c1df3694de73607c88d", RELEASE),
@@ -363,7 +366,7 @@ impl Scripts {
         if text.len() > SCRIPT_BYTES {
             return None;
         }
-        let sha1 = sha1_of(text)?;
+        let sha1 = sha1_of(text);
         if let Some(script) = self.remembered(&sha1) {
             return Some(script);
         }
@@ -394,7 +397,7 @@ impl Scripts {
     pub fn news(&self, name: &[u8], script: &[u8]) -> Option<String> {
         let sha1 = match name.eq_ignore_ascii_case(b"EVALSHA") {
             true => sha1_of_hex(script)?,
-            false => sha1_of(script)?,
+            false => sha1_of(script),
         };
         if self.remembered(&sha1).is_some() {
             return None;
@@ -402,13 +405,24 @@ impl Scripts {
         let reported = self.seen.reported.lock();
         let mut reported = reported.unwrap_or_else(PoisonError::into_inner);
         let is_news = reported.len() < LEARNED_SCRIPTS && reported.insert(sha1);
-        is_news.then(|| sha1.iter().map(|byte| format!("{byte:02x}")).collect())
+        is_news.then(|| hex(&sha1))
+    }
+
+    /// Returns the SHA1 of a script's text in hexadecimal digits, and remembers it if the script is known by its text.
+    pub fn load(&self, text: &[u8]) -> String {
+        self.by_text(text);
+        hex(&sha1_of(text))
     }
 }
 
-fn sha1_of(text: &[u8]) -> Option<Sha1> {
-    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, text);
-    Sha1::try_from(hash.as_ref()).ok()
+fn sha1_of(text: &[u8]) -> Sha1 {
+    let mut sha1 = Sha1::default();
+    sha1.copy_from_slice(digest(&SHA1_FOR_LEGACY_USE_ONLY, text).as_ref());
+    sha1
+}
+
+fn hex(sha1: &Sha1) -> String {
+    sha1.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn sha1_of_hex(hex: &[u8]) -> Option<Sha1> {

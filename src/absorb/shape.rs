@@ -42,6 +42,8 @@ pub enum Ask {
         token: Token,
         /// The lease in milliseconds, at least 1.
         lease_ms: u64,
+        /// Whether it is added to what is left of the lease before.
+        adds: bool,
     },
     /// Releases the lock whatever token holds it. It is never refused.
     Delete,
@@ -149,6 +151,7 @@ impl Shape {
             Kind::Extend => Ask::Extend {
                 token,
                 lease_ms: lease_ms()?,
+                adds: script.adds.is_some_and(|index| values[index] == "0"),
             },
         };
         Some(Self::new(key, ask, script.replies))

@@ -283,6 +283,14 @@ impl Gate {
         entry.is_some_and(|entry| entry.queue.keeps_place(user, token))
     }
 
+    /// Returns the token that holds the lock under a lease of this instance, as far as it knows, and how many
+    /// milliseconds that lease lasts at least.
+    pub fn holder(&self, name: &LockName) -> Option<(Token, u64)> {
+        let entry = self.queues.get(name)?;
+        let (token, left_ms) = entry.queue.holder(clock::now())?;
+        Some((token.clone(), left_ms))
+    }
+
     /// Returns whether a request for the lock would be refused because of the limit on locks.
     pub fn is_full_for(&self, name: &LockName) -> bool {
         self.known.load(Ordering::Relaxed) >= self.limits.locks && !self.knows(name)

@@ -318,6 +318,13 @@ impl Queue {
         (users, self.armed)
     }
 
+    /// Returns the holder's token, and how many milliseconds its lease lasts at least.
+    pub fn holder(&self, now: Time) -> Option<(&Token, u64)> {
+        let lease = self.lease.as_ref()?;
+        let left_ms = lease.expires_earliest.millis_since(now);
+        (left_ms > 0).then_some((&lease.token, left_ms))
+    }
+
     /// Returns the state for `LOCKINFO` and `LOCKS`.
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let lease = self.lease.as_ref().filter(|lease| lease.receivers > 0);

@@ -20,10 +20,12 @@ use super::{
 };
 use crate::{
     absorb::{Ask, Equal, Rules, Shape, Treatment},
+    error::SHUTDOWN,
     gate::{Answer, Grant, LockOptions, Pending},
     limits::{LOCK_COMMAND_BYTES, PROBE_MS},
     lock::{Attempt, ConnectionId, GrantKind, Refusal, Time, Token},
     resp::{Writer, arguments},
+    store::LockName,
     telemetry::metrics::absorb::{AttemptAnswer, EarlyEnd, Parked, PassedReason, ReleaseHow},
 };
 
@@ -91,6 +93,10 @@ pub(super) fn recognise(
     let shape = || {
         let shape = Shape::of(command, rules.scripts(), database)?;
         let key = rules.lock_name(&shape.key)?;
+        if matches!(shape.ask, Ask::Extend { adds: true, .. }) && !rules.are_for_every_key() {
+            // Redis knows what is left of the lease.
+            return None;
+        }
         Some(Shape { key, ..shape })
     };
     Some((treatment, shape()))
@@ -198,6 +204,10 @@ impl Session {
 
     /// Starts an absorbed command: everything before it is answered.
     pub(super) fn begin_absorbed(&mut self, mut absorbed: Box<Absorbed>) {
+        if !self.backend.streams() {
+            // Whatever becomes of the command, lockgate answers it.
+            self.hides_reply = self.backend.hides_reply();
+        }
         if absorbed.database != self.backend.database() {
             let command = arguments(&absorbed.frame, LOCK_COMMAND_BYTES).unwrap_or_default();
             match self.absorbed(&command) {
@@ -215,7 +225,9 @@ impl Session {
             self.last_passed = Some(absorbed.shape.key.clone());
             return self.fall_open(&absorbed, None);
         }
-        self.hides_reply = self.backend.hides_reply();
+        if self.backend.streams() {
+            self.hides_reply = self.backend.hides_reply();
+        }
         self.admit(Front::Absorbed(absorbed));
     }
 
@@ -227,7 +239,9 @@ impl Session {
         if !self.backend.takes_absorbed_commands() {
             return Err(Some(PassedReason::Transaction));
         }
-        if self.draining {
+        let streams = self.backend.streams();
+        let is_attempt = matches!(shape.ask, Ask::Acquire { .. });
+        if self.draining && (streams || is_attempt) {
             return Err(Some(PassedReason::Draining));
         }
         if shape.key.len() > bounds.key_bytes || shared.gate.is_reserved(&name) {
@@ -246,20 +260,22 @@ impl Session {
                 if !is_token(token) {
                     return Err(Some(PassedReason::Token));
                 }
-                if shared.gate.is_full_for(&name) {
+                if streams && shared.gate.is_full_for(&name) {
                     return Err(Some(PassedReason::Limit));
                 }
                 // Attempts at free locks pass in a pipeline as fast as other commands.
                 let again = self.last_passed.as_ref() == Some(&shape.key);
-                if self.requests.unscanned() > 0 && !again && !shared.gate.knows(&name) {
+                let in_pipeline = self.requests.unscanned() > 0;
+                if streams && in_pipeline && !again && !shared.gate.knows(&name) {
                     return Err(None);
                 }
                 Ok(())
             }
             // Redis knows at once.
             _ if !shared.gate.knows(&name) => Err(None),
-            Ask::Extend { lease_ms, .. }
-                if !(bounds.min_lease_ms..=bounds.max_lease_ms).contains(lease_ms) =>
+            Ask::Extend { lease_ms, adds, .. }
+                if !(bounds.min_lease_ms..=bounds.max_lease_ms)
+                    .contains(&self.extended_ms(&name, *lease_ms, *adds)) =>
             {
                 Err(Some(PassedReason::Lease))
             }
@@ -355,11 +371,22 @@ impl Session {
         match &shape.ask {
             Ask::Acquire { .. } => None,
             Ask::Release { token } => Some(gate.unlock(who, name, token.clone(), asked_at, true)),
-            Ask::Extend { token, lease_ms } => {
-                Some(gate.relock(who, name, token.clone(), *lease_ms, asked_at, true))
+            Ask::Extend {
+                token,
+                lease_ms,
+                adds,
+            } => {
+                let lease_ms = self.extended_ms(&name, *lease_ms, *adds);
+                Some(gate.relock(who, name, token.clone(), lease_ms, asked_at, true))
             }
             Ask::Delete => Some(gate.delete(who, name, asked_at)),
         }
+    }
+
+    /// Returns the lease that an extension gives the lock, from now.
+    fn extended_ms(&self, name: &LockName, lease_ms: u64, adds: bool) -> u64 {
+        let holder = adds.then(|| self.shared.gate.holder(name)).flatten();
+        lease_ms.saturating_add(holder.map_or(0, |(_, left_ms)| left_ms))
     }
 
     /// Writes the reply of Redis's that fits the gate's answer, or lets Redis reply.
@@ -508,10 +535,14 @@ impl Session {
         if self.backend.streams() {
             return self.give_to_redis(absorbed.frame.clone());
         }
-        let replies = absorbed.shape.replies;
-        self.write_answer(|out, protocol| match (refusal, &absorbed.shape.ask) {
+        let Shape { key, ask, replies } = &absorbed.shape;
+        let knows = self.shared.gate.knows(&self.name(key.clone()));
+        let draining = self.draining;
+        self.write_answer(|out, protocol| match (refusal, ask) {
             (Some(refusal), _) => answer::refusal(out, protocol, &refusal),
+            (None, Ask::Acquire { .. }) if draining => answer::error(out, protocol, SHUTDOWN),
             (None, Ask::Acquire { .. }) => answer::error(out, protocol, NO_LOCK),
+            (None, Ask::Extend { .. }) if knows => answer::error(out, protocol, NO_LOCK),
             (None, _) => replies.gone.write(&mut Writer::new(out, protocol)),
         });
     }
@@ -526,9 +557,9 @@ fn some_of(park_ms: u64) -> u64 {
     least + random % (park_ms - least + 1)
 }
 
-/// The error for an attempt that is outside of the bounds, where no Redis could execute it.
-const NO_LOCK: &str = "ERR without a Redis, SET NX takes locks only, within limits.key_bytes, limits.token_bytes, \
-                       lock.min_lease and lock.max_lease";
+/// The error for an attempt or an extension that is outside of the bounds, where no Redis could execute it.
+const NO_LOCK: &str = "ERR without a Redis, locks must be within limits.key_bytes, limits.token_bytes, lock.min_lease \
+                       and lock.max_lease";
 
 fn granted(grant: &Grant) -> AttemptAnswer {
     match grant.how() {

@@ -48,7 +48,9 @@ fn said(script: Option<Script>) -> String {
     } else {
         format!("/{gone}")
     };
-    format!("{kind}{unit} {done}/{refused}{gone}{condition}")
+    let adds = script.adds;
+    let adds = adds.map_or_else(String::new, |index| format!(" by 0 in {index}"));
+    format!("{kind}{unit} {done}/{refused}{gone}{condition}{adds}")
 }
 
 #[test]
@@ -57,7 +59,7 @@ fn the_scripts_of_libraries_have_their_meaning() {
         ("c3f8721cbb97f72bc19e972846bd7aaf91901658", "release 1/0"),
         (
             "a4e8783852e6b949f9ef3a97212805108459a890",
-            "extend 1/0 if 2 is 1",
+            "extend 1/0 by 0 in 2",
         ),
         ("1cac51482acf5858da00f6d685d68f886cd6b6b2", "extend 1/0"),
         ("4e92fdc63815b3a0a2dd1c1df3694de73607c88d", "release 1/0"),

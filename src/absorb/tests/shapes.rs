@@ -184,7 +184,6 @@ fn the_conditions_of_scripts_are_checked() {
         }
     }
     let passed = [
-        "a4e8783852e6b949f9ef3a97212805108459a890 1 k mine 500 0",
         "a4e8783852e6b949f9ef3a97212805108459a890 1 k mine 500",
         "80a1b5f2cfccec3b7119ba7721d2127682b691a7 1 k mine 3 500",
         "80a1b5f2cfccec3b7119ba7721d2127682b691a7 1 k mine-metadata 4 500",
@@ -200,6 +199,19 @@ fn the_conditions_of_scripts_are_checked() {
     ];
     for words in passed {
         assert_eq!(sent(&format!("EVALSHA {words}")), None, "{words}");
+    }
+}
+
+#[test]
+fn redis_pys_extension_adds_to_the_lease_unless_it_replaces_it() {
+    for (last, is_added) in [("0", true), ("1", false), ("00", false)] {
+        let extension =
+            format!("EVALSHA a4e8783852e6b949f9ef3a97212805108459a890 1 k mine 500 {last}");
+        let shape = sent(&extension).expect(&extension);
+        let Ask::Extend { lease_ms, adds, .. } = shape.ask else {
+            panic!("{shape:?} extends");
+        };
+        assert_eq!((lease_ms, adds), (500, is_added), "{last}");
     }
 }
 
