@@ -30,7 +30,7 @@ pub struct Entry {
     pub flags: &'static [&'static str],
     /// The ACL categories, without their `@`.
     pub categories: &'static [&'static str],
-    /// The use of the key, which is the first argument; `None` without a key.
+    /// The use of the key, which is the first argument; `None` without a key, or where it is not.
     pub key: Option<KeyUse>,
     /// A one-line summary.
     pub summary: &'static str,
@@ -48,7 +48,11 @@ pub struct Entry {
 
 /// The use of a command's key, in the words of Redis's key specifications.
 #[derive(Debug)]
-pub struct KeyUse(&'static [&'static str]);
+pub struct KeyUse {
+    flags: &'static [&'static str],
+    /// Whether each further argument is a key, too.
+    is_many: bool,
+}
 
 /// The documentation of one argument.
 #[derive(Debug)]
@@ -93,8 +97,12 @@ impl Entry {
         out.integer(self.arity);
         write_words(out, self.flags, "");
         // First and last key, and the step between keys.
-        for _ in 0..3 {
-            out.integer(i64::from(self.key.is_some()));
+        let positions = match &self.key {
+            None => [0; 3],
+            Some(key) => [1, if key.is_many { -1 } else { 1 }, 1],
+        };
+        for position in positions {
+            out.integer(position);
         }
         if fields < 7 {
             return;
@@ -169,12 +177,22 @@ pub fn filter(arguments: &[Bytes]) -> Option<Filter> {
 }
 
 impl KeyUse {
-    /// Writes the flags of the key specification.
-    pub fn write_flags(&self, out: &mut Writer<'_>) {
-        write_words(out, self.0, "");
+    const fn one(flags: &'static [&'static str]) -> Self {
+        let is_many = false;
+        Self { flags, is_many }
     }
 
-    /// Writes the key specification: the key is the argument after the name.
+    const fn many(flags: &'static [&'static str]) -> Self {
+        let is_many = true;
+        Self { flags, is_many }
+    }
+
+    /// Writes the flags of the key specification.
+    pub fn write_flags(&self, out: &mut Writer<'_>) {
+        write_words(out, self.flags, "");
+    }
+
+    /// Writes the key specification: the first key is the argument after the name.
     fn write(&self, out: &mut Writer<'_>) {
         out.map(3);
         out.bulk("flags");
@@ -193,7 +211,8 @@ impl KeyUse {
         out.bulk("range");
         out.bulk("spec");
         out.map(3);
-        for (name, number) in [("lastkey", 0), ("keystep", 1), ("limit", 0)] {
+        let last_key = if self.is_many { -1 } else { 0 };
+        for (name, number) in [("lastkey", last_key), ("keystep", 1), ("limit", 0)] {
             out.bulk(name);
             out.integer(number);
         }

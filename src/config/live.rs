@@ -78,7 +78,8 @@ impl LiveConfig {
         self.absorbs.store(!are_none, Ordering::Relaxed);
     }
 
-    fn rules(&self) -> Arc<Rules> {
+    /// Returns the rules by which commands are absorbed, perhaps none.
+    pub fn rules(&self) -> Arc<Rules> {
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&rules)
     }

@@ -5,9 +5,10 @@
 //! Replies match those of Redis (in the words of 7.0, with the additions of 7.2 that libraries send); the
 //! tests compare them with a real one. The only user, `default`, needs no password here: where lockgate has a
 //! password, [`guard`](crate::auth::guard) has checked it. Every other command gets an error that explains how to
-//! configure an upstream.
+//! configure an upstream. So does a command of Redis's own that the session did not recognise as a request about a lock.
 //!
-//! `connection` implements `CLIENT`, `catalog` implements `COMMAND`, [`information`] implements `INFO`.
+//! `connection` implements `CLIENT`, `catalog` implements `COMMAND`, `scripts` implements `SCRIPT`, [`information`]
+//! implements `INFO`.
 
 use std::borrow::Cow;
 
@@ -18,12 +19,14 @@ use crate::{
     command::table::{Entry, ORDINARY_COMMANDS},
     gate::ClientInfo,
     lock::Time,
+    relay::Instance,
     resp::{Protocol, Writer, integer},
 };
 
 mod catalog;
 mod connection;
 pub mod information;
+mod scripts;
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +47,9 @@ pub const NAME_BYTES: usize = 256;
 
 /// Most bytes of a client's input that an error repeats (Redis's `%.128s`).
 const QUOTED_BYTES: usize = 128;
+
+/// The end of errors of commands that need a Redis.
+const HOW_TO_GIVE_ONE: &str = "start lockgate with --upstream redis://host:port to give it one";
 
 /// The next step after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,7 +165,12 @@ impl Local {
     }
 
     /// Runs one ordinary command and appends its reply to `out`.
-    pub fn answer(&mut self, arguments: &[Bytes], facts: &Facts<'_>, out: &mut BytesMut) -> Then {
+    pub fn answer(
+        &mut self,
+        arguments: &[Bytes],
+        instance: &dyn Instance,
+        out: &mut BytesMut,
+    ) -> Then {
         if arguments.is_empty() {
             return Then::Go;
         }
@@ -168,7 +179,7 @@ impl Local {
         }
         let before = out.len();
         let then = match find(arguments) {
-            Ok(entry) => self.run(entry, arguments, facts, out),
+            Ok(entry) => self.run(entry, arguments, instance, out),
             Err(error) => {
                 self.writer(out).error(&*error);
                 Then::Go
@@ -192,7 +203,7 @@ impl Local {
         &mut self,
         entry: &'static Entry,
         arguments: &[Bytes],
-        facts: &Facts<'_>,
+        instance: &dyn Instance,
         out: &mut BytesMut,
     ) -> Then {
         let rest = arguments.get(1..).unwrap_or_default();
@@ -204,18 +215,31 @@ impl Local {
             "hello" => self.hello(rest, out),
             "auth" => self.auth(rest, out),
             "select" => self.select(rest, out),
-            "info" => information::write(rest, facts, &mut self.writer(out)),
+            "info" => information::write(rest, &instance.facts(), &mut self.writer(out)),
             "reset" => self.reset(out),
             "quit" => {
                 self.writer(out).status("OK");
                 return Then::Close;
             }
             "command" => catalog::write_all(&mut self.writer(out)),
+            "get" => self.get(rest, instance, out),
+            "set" => self.unserved("SET only takes locks: SET key token NX PX|EX time", out),
+            "del" => self.unserved("DEL only releases locks: DEL key", out),
+            "unlink" => self.unserved("UNLINK only releases locks: UNLINK key", out),
+            "evalsha" if !scripts::is_known(rest, &instance.rules()) => {
+                self.writer(out).error(scripts::NO_SCRIPT);
+            }
+            "eval" | "evalsha" => {
+                self.unserved("EVAL only runs scripts of lock libraries, on one key", out);
+            }
             _ => {
                 let rest = arguments.get(2..).unwrap_or_default();
                 match entry.name.split_once('|') {
-                    Some(("client", what)) => self.client(what, rest, facts, out),
+                    Some(("client", what)) => self.client(what, rest, &instance.facts(), out),
                     Some(("command", what)) => catalog::write(what, rest, &mut self.writer(out)),
+                    Some(("script", what)) => {
+                        scripts::write(what, rest, &instance.rules(), &mut self.writer(out));
+                    }
                     _ => debug_assert!(false, "{} is in the table only", entry.name),
                 }
             }
@@ -229,6 +253,23 @@ impl Local {
             [message] => self.writer(out).bulk(message),
             _ => self.writer(out).error(wrong_arity("ping")),
         }
+    }
+
+    /// Writes the token that holds a lock, which is the value of its key in Redis.
+    fn get(&self, rest: &[Bytes], instance: &dyn Instance, out: &mut BytesMut) {
+        let token = rest
+            .first()
+            .and_then(|key| instance.token_of(self.database, key));
+        match token {
+            Some(token) => self.writer(out).bulk(token.as_bytes()),
+            None => self.writer(out).null(),
+        }
+    }
+
+    /// Writes the error of a command whose other forms are requests about locks.
+    fn unserved(&self, served: &str, out: &mut BytesMut) {
+        let error = format!("ERR without a Redis, {served}; {HOW_TO_GIVE_ONE}");
+        self.writer(out).error(error);
     }
 
     fn hello(&mut self, rest: &[Bytes], out: &mut BytesMut) {
@@ -384,7 +425,7 @@ fn wrong_arity(name: &str) -> String {
 fn unknown_command(name: &[u8]) -> String {
     format!(
         "ERR unknown command '{}': this lockgate runs without a Redis and serves lock commands \
-         only; to give it one, start it with --upstream redis://host:port",
+         only; {HOW_TO_GIVE_ONE}",
         quoted(name)
     )
 }

@@ -19,9 +19,11 @@ use rewrite::Amendment;
 use state::{Identity, State, Uncountable};
 
 use crate::{
+    absorb::Rules,
     clock,
     gate::ClientInfo,
     limits::{AMENDED_ENTRIES, OWED_ENTRIES, QUEUED_COMMANDS},
+    lock::Token,
     resp::{Protocol, RequestScanner},
     telemetry::metrics::relays::{RelayMetrics, Traffic},
     transport::{pipe::Pipe, stream::Stream},
@@ -35,6 +37,10 @@ pub trait Instance {
     fn relay_metrics(&self) -> &Arc<RelayMetrics>;
     /// What `INFO` says of the instance.
     fn facts(&self) -> Facts<'_>;
+    /// The rules by which commands of Redis's own are about locks.
+    fn rules(&self) -> Arc<Rules>;
+    /// The token that holds the lock with this key, as far as this process knows.
+    fn token_of(&self, database: u32, key: &Bytes) -> Option<Token>;
 }
 
 /// The backend of one client.
@@ -389,7 +395,7 @@ impl Backend {
     ) -> bool {
         match self {
             Self::Relay(_) => false,
-            Self::Local(local) => local.answer(arguments, &instance.facts(), out) == Then::Close,
+            Self::Local(local) => local.answer(arguments, instance, out) == Then::Close,
         }
     }
 

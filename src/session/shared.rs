@@ -19,6 +19,7 @@ use super::{
     unauthorized::Unauthorized,
 };
 use crate::{
+    absorb::Rules,
     auth::{guard::Guard, identity::Users},
     clock,
     command::{self, glob::Pattern},
@@ -26,8 +27,9 @@ use crate::{
     error,
     gate::Gate,
     limits::Limits,
-    lock::Time,
+    lock::{Time, Token},
     relay::{Instance, connector::Connector, local::information::Facts},
+    store::LockName,
     telemetry::{
         counters::Counters,
         log_limit::LogLimit,
@@ -200,6 +202,16 @@ impl Instance for Shared {
             measured: self.measured(),
             upstream: self.upstream.as_ref().map(|address| &*address.endpoint),
         }
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        self.live.rules()
+    }
+
+    fn token_of(&self, database: u32, key: &Bytes) -> Option<Token> {
+        let key = self.live.rules().lock_name(key)?;
+        let (token, _) = self.gate.holder(&LockName { database, key })?;
+        Some(token)
     }
 }
 

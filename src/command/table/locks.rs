@@ -9,7 +9,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         arity: -2,
         flags: &["write", "denyoom", "noscript", "blocking"],
         categories: &["write", "slow", "blocking"],
-        key: Some(KeyUse(&["RW", "access", "update"])),
+        key: Some(KeyUse::one(&["RW", "access", "update"])),
         summary: "Acquires a lock, waiting for it in order; returns its token, or nil when WAIT ran out.",
         complexity: "O(log(N)) where N is the number of waiters",
         arguments: &[KEY, TOKEN, LEASE, WAIT, FENCE, SESSION],
@@ -20,7 +20,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         arity: -2,
         flags: &["write", "denyoom", "noscript"],
         categories: &["write", "slow"],
-        key: Some(KeyUse(&["RW", "access", "update"])),
+        key: Some(KeyUse::one(&["RW", "access", "update"])),
         summary: "Acquires a lock that is neither held nor awaited; returns its token, or nil.",
         arguments: &[KEY, TOKEN, LEASE, FENCE, SESSION],
         ..LOCK
@@ -30,7 +30,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         arity: 3,
         flags: &["write", "noscript"],
         categories: &["write", "slow"],
-        key: Some(KeyUse(&["RW", "delete"])),
+        key: Some(KeyUse::one(&["RW", "delete"])),
         summary: "Releases a lock that the token holds: 1, or 0 if it does not hold it.",
         arguments: &[KEY, OWNER],
         ..LOCK
@@ -40,7 +40,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         arity: -3,
         flags: &["write", "noscript"],
         categories: &["write", "slow"],
-        key: Some(KeyUse(&["RW", "update"])),
+        key: Some(KeyUse::one(&["RW", "update"])),
         summary: "Starts the lease of a lock that the token holds anew: 1, or 0 if it does not hold it.",
         arguments: &[KEY, OWNER, LEASE],
         ..LOCK
@@ -50,7 +50,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         arity: 2,
         flags: &["readonly", "noscript"],
         categories: &["read", "slow"],
-        key: Some(KeyUse(&["RO", "access"])),
+        key: Some(KeyUse::one(&["RO", "access"])),
         summary: "Tells whether a lock is held, for how long, and the clients that wait for it at this instance.",
         arguments: &[KEY],
         ..LOCK

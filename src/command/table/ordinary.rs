@@ -1,10 +1,10 @@
-//! The ordinary commands of an instance without an upstream. Flags and categories are those of the same
-//! commands in Redis; a test compares them.
+//! The ordinary commands of an instance without an upstream, and the commands of Redis's own by which clients take and
+//! release locks there. Flags and categories are those of the same commands in Redis; a test compares them.
 
-use super::Entry;
+use super::{Entry, KeyUse};
 
 /// The entries of the ordinary commands.
-pub static ORDINARY_COMMANDS: [Entry; 10] = [
+pub static ORDINARY_COMMANDS: [Entry; 17] = [
     Entry {
         name: "ping",
         arity: -1,
@@ -98,6 +98,76 @@ pub static ORDINARY_COMMANDS: [Entry; 10] = [
         summary: "Closes the connection.",
         since: "1.0.0",
         ..CONNECTION
+    },
+    Entry {
+        name: "set",
+        arity: -3,
+        flags: &["write", "denyoom"],
+        categories: &["write", "string", "slow"],
+        key: Some(KeyUse::one(&["RW", "access", "update", "variable_flags"])),
+        summary: "Acquires a lock, with NX and a lease.",
+        since: "1.0.0",
+        group: "string",
+        ..CONNECTION
+    },
+    Entry {
+        name: "get",
+        arity: 2,
+        flags: &["readonly", "fast"],
+        categories: &["read", "string", "fast"],
+        key: Some(KeyUse::one(&["RO", "access"])),
+        summary: "Returns the token that holds a lock.",
+        since: "1.0.0",
+        group: "string",
+        ..CONNECTION
+    },
+    Entry {
+        name: "del",
+        arity: -2,
+        flags: &["write"],
+        categories: &["keyspace", "write", "slow"],
+        key: Some(KeyUse::many(&["RM", "delete"])),
+        summary: "Releases one lock, whatever token holds it.",
+        since: "1.0.0",
+        group: "generic",
+        ..CONNECTION
+    },
+    Entry {
+        name: "unlink",
+        arity: -2,
+        flags: &["write", "fast"],
+        categories: &["keyspace", "write", "fast"],
+        key: Some(KeyUse::many(&["RM", "delete"])),
+        summary: "Releases one lock, whatever token holds it.",
+        since: "4.0.0",
+        group: "generic",
+        ..CONNECTION
+    },
+    Entry {
+        name: "eval",
+        flags: RUNS_SCRIPTS,
+        arity: -3,
+        summary: "Does what a script of a lock library does.",
+        since: "2.6.0",
+        ..SCRIPTING
+    },
+    Entry {
+        name: "evalsha",
+        arity: -3,
+        flags: RUNS_SCRIPTS,
+        summary: "Does what a script of a lock library does, named by its SHA1.",
+        since: "2.6.0",
+        ..SCRIPTING
+    },
+    Entry {
+        name: "script",
+        arity: -2,
+        categories: &["slow"],
+        summary: "A container for commands about scripts.",
+        since: "2.6.0",
+        complexity: "Depends on subcommand.",
+        subcommands: &SCRIPT,
+        ..SCRIPTING
     },
 ];
 
@@ -244,6 +314,43 @@ static COMMAND: [Entry; 5] = [
     },
 ];
 
+static SCRIPT: [Entry; 4] = [
+    Entry {
+        name: "script|load",
+        arity: 3,
+        flags: &["noscript", "stale"],
+        summary: "Returns the SHA1 of a script.",
+        since: "2.6.0",
+        complexity: "O(N) where N is the length of the script",
+        ..SCRIPTING
+    },
+    Entry {
+        name: "script|exists",
+        arity: -3,
+        flags: &["noscript"],
+        summary: "Tells which SHA1s are those of scripts of lock libraries.",
+        since: "2.6.0",
+        complexity: "O(N) where N is the number of SHA1s",
+        ..SCRIPTING
+    },
+    Entry {
+        name: "script|flush",
+        arity: -2,
+        flags: &["noscript"],
+        summary: "Has no effect here: no script is forgotten.",
+        since: "2.6.0",
+        ..SCRIPTING
+    },
+    Entry {
+        name: "script|help",
+        arity: 2,
+        flags: &["loading", "stale"],
+        summary: "Explains the subcommands.",
+        since: "5.0.0",
+        ..SCRIPTING
+    },
+];
+
 /// The fields that the ordinary commands have in common.
 const CONNECTION: Entry = Entry {
     name: "",
@@ -264,6 +371,21 @@ const SUBCOMMAND: Entry = Entry {
     categories: SLOW,
     ..CONNECTION
 };
+
+const SCRIPTING: Entry = Entry {
+    categories: &["slow", "scripting"],
+    group: "scripting",
+    ..CONNECTION
+};
+
+/// The flags of commands that run scripts.
+const RUNS_SCRIPTS: &[&str] = &[
+    "noscript",
+    "stale",
+    "skip_monitor",
+    "no_mandatory_keys",
+    "movablekeys",
+];
 
 /// The flags of commands that a client may send before any other.
 const ANYONE: &[&str] = &[

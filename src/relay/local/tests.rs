@@ -1,9 +1,15 @@
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+};
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    absorb::{AbsorbSettings, KeyPatterns, ReleaseScripts, Rules},
+    lock::Token,
+    relay::connector::Connector,
     telemetry::{
         counters::Counters,
         metrics::{Measured, absorb::AbsorbMetrics, locks::LockMetrics, relays::RelayMetrics},
@@ -41,6 +47,42 @@ static FACTS: Facts<'static> = Facts {
     upstream: None,
 };
 
+static ALL_RULES: LazyLock<Arc<Rules>> = LazyLock::new(|| {
+    let none = || KeyPatterns::parse("").expect("no pattern is a list of patterns");
+    let settings = AbsorbSettings {
+        keys: none(),
+        try_keys: none(),
+        park_ms: 50,
+        release_scripts: ReleaseScripts::default(),
+    };
+    Arc::new(Rules::every_key(settings, Bytes::new()))
+});
+
+/// An instance without an upstream, where `mine` holds the lock `held` in database 3.
+struct Alone;
+
+impl Instance for Alone {
+    fn connector(&self) -> Option<&Arc<Connector>> {
+        None
+    }
+
+    fn relay_metrics(&self) -> &Arc<RelayMetrics> {
+        unreachable!("no client has a relay")
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        FACTS
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&ALL_RULES)
+    }
+
+    fn token_of(&self, database: u32, key: &Bytes) -> Option<Token> {
+        (database == 3 && key == "held").then(|| Token::new(Bytes::from_static(b"mine")))
+    }
+}
+
 const BOTH: [Protocol; 2] = [Protocol::Resp2, Protocol::Resp3];
 
 /// A client of an instance without an upstream.
@@ -66,7 +108,7 @@ impl Client {
             .map(|argument| Bytes::copy_from_slice(argument))
             .collect();
         let mut out = BytesMut::from("before");
-        self.then = self.local.answer(&arguments, &FACTS, &mut out);
+        self.then = self.local.answer(&arguments, &Alone, &mut out);
         let reply = out
             .strip_prefix(b"before")
             .expect("earlier replies to stay");
@@ -204,6 +246,30 @@ fn replies_are_those_of_redis() {
         "INFO nope",
         "RESET",
         "RESET x",
+        "GET",
+        "GET k",
+        "GET a b",
+        "SET",
+        "SET k",
+        "DEL",
+        "UNLINK",
+        "EVAL",
+        "EVAL x",
+        "EVALSHA x",
+        "EVALSHA x 0",
+        "EVALSHA ffffffffffffffffffffffffffffffffffffffff 1 k t",
+        "SCRIPT",
+        "SCRIPT FOO",
+        "SCRIPT LOAD",
+        "SCRIPT LOAD a b",
+        "SCRIPT EXISTS",
+        "SCRIPT EXISTS x ffffffffffffffffffffffffffffffffffffffff",
+        "SCRIPT FLUSH",
+        "script flush Async",
+        "SCRIPT FLUSH SYNC",
+        "SCRIPT FLUSH x",
+        "SCRIPT FLUSH SYNC x",
+        "SCRIPT HELP x",
         // Commands without a reply, and those with one in spite of `SKIP` or `OFF`.
         "CLIENT REPLY SKIP;PING;ECHO 1",
         "CLIENT REPLY SKIP;CLIENT REPLY ON;ECHO 1",
@@ -238,6 +304,8 @@ fn replies_are_those_of_redis() {
         vec![b"HELLO", b"3", b"FO\r\nO"],
         vec![b"ECHO", b"\0\r\n\xff"],
         vec![b"PING", b""],
+        vec![b"SCRIPT", b"LOAD", b"return redis.call('get', KEYS[1])"],
+        vec![b"SCRIPT", b"LOAD", RELEASE],
     ] {
         commands.push(vec![command]);
     }
@@ -453,10 +521,10 @@ fn wrong_words_about_a_library_are_refused() {
 #[test]
 fn any_other_command_is_told_how_to_give_this_gate_a_redis() {
     let mut client = Client::new();
-    let Value::Error(text) = client.say("GET k") else {
-        panic!("GET was served")
+    let Value::Error(text) = client.say("LPUSH k v") else {
+        panic!("LPUSH was served")
     };
-    assert!(text.starts_with("ERR unknown command 'GET'"), "{text}");
+    assert!(text.starts_with("ERR unknown command 'LPUSH'"), "{text}");
     assert!(text.contains("--upstream redis://host:port"), "{text}");
 
     let long = b"\0\r\n\xffx".repeat(1_000);
@@ -469,6 +537,65 @@ fn any_other_command_is_told_how_to_give_this_gate_a_redis() {
         "{text}"
     );
     assert_eq!(client.ask(&[]), None, "nothing was asked");
+}
+
+const RELEASE: &[u8] =
+    b"if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('del', KEYS[1]) return 1";
+
+#[test]
+fn a_script_of_a_lock_library_exists_and_any_other_one_does_not() {
+    let mut client = Client::new();
+    let exist = |client: &mut Client, sha1: &Value| {
+        let sha1 = sha1.clone().into_text();
+        client.say(&format!("SCRIPT EXISTS {sha1}"))
+    };
+    let known = client.ask(&[b"SCRIPT", b"LOAD", RELEASE]).unwrap();
+    assert_eq!(
+        exist(&mut client, &known),
+        Value::Array(vec![Value::Integer(1)])
+    );
+    client.say("SCRIPT FLUSH");
+    assert_eq!(
+        exist(&mut client, &known),
+        Value::Array(vec![Value::Integer(1)])
+    );
+    let unknown = client.ask(&[b"SCRIPT", b"LOAD", b"return 1"]).unwrap();
+    assert_eq!(
+        exist(&mut client, &unknown),
+        Value::Array(vec![Value::Integer(0)])
+    );
+}
+
+#[test]
+fn get_returns_the_token_of_a_lock_in_the_database_of_the_connection() {
+    let mut client = Client::new();
+    assert_eq!(client.say("GET held"), Value::Null);
+    client.say("SELECT 3");
+    assert_eq!(client.say("GET held"), Value::Bulk(b"mine".to_vec()));
+    assert_eq!(client.say("GET other"), Value::Null);
+}
+
+#[test]
+fn a_command_that_is_no_request_about_a_lock_is_told_what_is_served() {
+    let mut client = Client::new();
+    for (words, served) in [
+        ("SET k v", "SET key token NX PX|EX time"),
+        ("SET k v XX PX 100", "SET key token NX PX|EX time"),
+        ("DEL a b", "DEL key"),
+        ("UNLINK a b", "UNLINK key"),
+        ("EVAL return_1 0", "scripts of lock libraries"),
+        // Known, but with other arguments.
+        (
+            "EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 2 a b",
+            "scripts of lock libraries",
+        ),
+    ] {
+        let Value::Error(text) = client.say(words) else {
+            panic!("{words} was served")
+        };
+        assert!(text.contains(served), "{text}");
+        assert!(text.contains("--upstream redis://host:port"), "{text}");
+    }
 }
 
 #[test]
@@ -562,6 +689,7 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
             "PING", "ECHO", "HELLO", "AUTH", "SELECT", "CLIENT", "COMMAND", "INFO", "RESET", "QUIT",
             "SETNAME", "SETINFO", "LIST", "ID", "REPLY", "ON", "OFF", "SKIP", "LIB-NAME", "DOCS",
             "FILTERBY", "PATTERN", "TYPE", "NORMAL", "default", "lock", "client|id", "2", "3", "x",
+            "GET", "SET", "DEL", "EVAL", "EVALSHA", "SCRIPT", "LOAD", "EXISTS", "FLUSH", "held",
         ]).prop_map(|word| word.as_bytes().to_vec()),
         1 => prop::collection::vec(any::<u8>(), 0..40),
     ]

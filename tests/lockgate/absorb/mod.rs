@@ -1,5 +1,6 @@
 //! Clients that take locks by commands of Redis's own, unchanged, through lockgate.
 
+mod alone;
 mod attempts;
 mod connections;
 mod failures;
