@@ -75,6 +75,27 @@ func redsyncLock(pool pools.Pool) acquire {
 	}
 }
 
+// redsyncLockWithMethods calls the other methods of redsync's mutex once it is taken.
+func redsyncLockWithMethods(pool pools.Pool) acquire {
+	locks := redsync.New(pool)
+	return func(ctx context.Context, name string) (func() error, error) {
+		mutex := locks.NewMutex(name, redsync.WithExpiry(lease), redsync.WithTries(10_000))
+		if err := mutex.LockContext(ctx); err != nil {
+			return nil, err
+		}
+		if extended, err := mutex.ExtendContext(ctx); !extended {
+			return nil, fmt.Errorf("the lock is not extended: %w", err)
+		}
+		if valid, err := mutex.ValidContext(ctx); !valid {
+			return nil, fmt.Errorf("the lock is not valid: %w", err)
+		}
+		return func() error {
+			_, err := mutex.Unlock()
+			return err
+		}, nil
+	}
+}
+
 func redislockLock(client *redis.Client) acquire {
 	locks := redislock.New(client)
 	options := &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)}
@@ -111,6 +132,8 @@ func main() {
 		take = plainLock(client)
 	case "redsync":
 		take = redsyncLock(goredispool.NewPool(client))
+	case "redsync-methods":
+		take = redsyncLockWithMethods(goredispool.NewPool(client))
 	case "redsync-rueidis":
 		options := rueidis.ClientOption{InitAddress: []string{address}, DisableCache: true}
 		other, err := rueidis.NewClient(options)

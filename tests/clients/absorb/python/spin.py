@@ -68,6 +68,18 @@ def acquire_redis_py(name):
     return lock.acquire() and lock.release
 
 
+def acquire_and_call_all_methods(name):
+    lock = client.lock(name, timeout=lease / 1000, blocking_timeout=PATIENCE, thread_local=False)
+    if not lock.acquire():
+        return None
+    lock.extend(lease / 1000)
+    lock.extend(lease / 1000, replace_ttl=True)
+    lock.reacquire()
+    if not lock.locked() or not lock.owned():
+        raise AssertionError("the lock is not held")
+    return lock.release
+
+
 def acquire_impatient(name):
     def count_timeout(command):
         global timeouts
@@ -236,6 +248,7 @@ def report(waits, **more):
 contests = {
     "lock": acquire_lock,
     "redis-py": acquire_redis_py,
+    "redis-py-methods": acquire_and_call_all_methods,
     "impatient": acquire_impatient,
     "pottery": acquire_pottery,
     "constant": acquire_constant,
