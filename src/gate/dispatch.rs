@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) holder: Option<Arc<Label>>,
     /// Absorbed commands answered, less the requests to the store, since the balance was last counted as saved. None: the
     /// latest request came by a command of lockgate's own.
-    balance: Option<i64>,
+    balance: Option<i32>,
     wake_at: Option<Time>,
 }
 
@@ -194,7 +194,7 @@ impl Gate {
                 within_ms,
             } => {
                 let within = Duration::from_millis(within_ms);
-                entry.balance = entry.balance.map(|balance| balance - 1);
+                entry.balance = entry.balance.map(|balance| balance.saturating_sub(1));
                 todo.store_requests.push((id, store_request, within));
             }
             Action::Reply { request, reply } => {
@@ -370,7 +370,7 @@ impl Entry {
     /// Counts one more absorbed command as answered. Returns how many commands were saved since the last time.
     fn take_saved(&mut self) -> u64 {
         let balance = self.balance.get_or_insert(0);
-        *balance += 1;
+        *balance = balance.saturating_add(1);
         let saved = u64::try_from(*balance).unwrap_or(0);
         *balance = (*balance).min(0);
         saved

@@ -32,7 +32,7 @@ pub type WaiterId = u64;
 pub struct Keep {
     /// Until when.
     pub until: Time,
-    /// The number of places that are kept at one lock. Beyond it, the oldest one goes of the user with most.
+    /// The number of places that are kept at one lock. Beyond it, the latest one goes of the user with most.
     pub most: usize,
 }
 
@@ -130,13 +130,6 @@ pub struct WaitQueue {
     kept: BTreeMap<WaiterId, (Waiter, Time)>,
     /// The places that requests with the same token join.
     by_owner: BTreeMap<(Token, UserId), WaiterId>,
-    /// The places where strict attempts wait, and those that are kept for them.
-    strict: BTreeSet<(Token, UserId, WaiterId)>,
-    kept_strict: BTreeSet<(Token, UserId, WaiterId)>,
-    /// The kept places by user, the oldest first.
-    kept_by_user: BTreeMap<UserId, BTreeSet<(Time, WaiterId)>>,
-    /// The kept places of clients that spin, by their latest connection.
-    kept_of: BTreeSet<(UserId, ConnectionId, WaiterId)>,
     /// A client that spins made its next attempt with another token. If one returned with its token since, this is false.
     tokens_change: bool,
     by_request: BTreeMap<RequestId, WaiterId>,
@@ -145,6 +138,19 @@ pub struct WaitQueue {
     due: BTreeSet<(Time, WaiterId, Option<RequestId>)>,
     /// Requests that do not wait, except for the store request in flight.
     tries: BTreeSet<(WaiterId, RequestId)>,
+    rare: Option<Box<RareIndexes>>,
+}
+
+/// The indexes that most locks do without: they have memory only where they have been used.
+#[derive(Debug, Default)]
+struct RareIndexes {
+    /// The places where strict attempts wait, and those that are kept for them.
+    strict: BTreeSet<(Token, UserId, WaiterId)>,
+    kept_strict: BTreeSet<(Token, UserId, WaiterId)>,
+    /// The kept places by user, in the order in which they lapse.
+    kept_by_user: BTreeMap<UserId, BTreeSet<(Time, WaiterId)>>,
+    /// The kept places of clients that spin, by their latest connection.
+    kept_of: BTreeSet<(UserId, ConnectionId, WaiterId)>,
     /// Requests with an `UNLOCK` behind them, by the token of the `UNLOCK`. Thousands may stand behind each request.
     blocked: BTreeSet<(Token, WaiterId, RequestId)>,
 }
@@ -221,7 +227,11 @@ impl WaitQueue {
 
     /// Returns until when the place of this owner's latest refused attempt is kept.
     pub fn kept_until(&self, user: UserId, token: &Token) -> Option<Time> {
-        let strict = self.kept_strict.range(strict_of(token, user)).next_back();
+        let rare = self.rare.as_ref();
+        let strict = rare.and_then(|rare| {
+            let mut kept = rare.kept_strict.range(strict_of(token, user));
+            kept.next_back()
+        });
         let joined = self.by_owner.get(&(token.clone(), user));
         let no = strict.map(|(.., no)| no).or(joined)?;
         self.kept.get(no).map(|(_, until)| *until)
@@ -229,7 +239,8 @@ impl WaitQueue {
 
     /// Returns the strict attempts of this owner that wait.
     pub fn strict_of(&self, user: UserId, token: &Token) -> Vec<RequestId> {
-        let places = self.strict.range(strict_of(token, user));
+        let rare = self.rare.iter();
+        let places = rare.flat_map(|rare| rare.strict.range(strict_of(token, user)));
         let places = places.filter_map(|(.., no)| self.taken.get(no));
         let requests = places.flat_map(|waiter| &waiter.requests);
         requests.map(|waiting| waiting.request).collect()
@@ -305,7 +316,11 @@ impl WaitQueue {
         if !send.is_strict() || planted(Fault::EqualTokensJoined) {
             return self.by_owner.get(&(token.clone(), user)).copied();
         }
-        let mut kept = self.kept_strict.range(strict_of(token, user));
+        let mut kept = self
+            .rare
+            .as_ref()?
+            .kept_strict
+            .range(strict_of(token, user));
         kept.next().map(|(.., no)| *no)
     }
 
@@ -317,8 +332,8 @@ impl WaitQueue {
         } = send.attempt?;
         let first = (send.user, connection, WaiterId::MIN);
         let last = (send.user, connection, WaiterId::MAX);
-        let mut left = self.kept_of.range(first..=last).map(|(.., no)| *no);
-        let no = left.next()?;
+        let mut left = self.rare.as_ref()?.kept_of.range(first..=last);
+        let no = left.next().map(|(.., no)| *no)?;
         let (waiter, _) = self.kept.get_mut(&no)?;
         waiter.superseded = true;
         (self.tokens_change && waiter.is_strict() == strict).then_some(no)
@@ -405,25 +420,29 @@ impl WaitQueue {
             self.taken.insert(no, waiter);
             return;
         }
+        let rare = self.rare.get_or_insert_default();
         if waiter.is_strict() {
-            self.kept_strict.insert((owner.0, owner.1, no));
+            rare.kept_strict.insert((owner.0, owner.1, no));
         }
         if let Some(attempt) = waiter.attempt {
-            self.kept_of.insert((waiter.user, attempt.connection, no));
+            rare.kept_of.insert((waiter.user, attempt.connection, no));
         }
-        let of_user = self.kept_by_user.entry(waiter.user).or_default();
+        let user = waiter.user;
+        let of_user = rare.kept_by_user.entry(user).or_default();
         of_user.insert((until, no));
         self.kept.insert(no, (waiter, until));
         if self.kept.len() > most {
-            self.drop_one_kept();
+            self.drop_one_kept(user);
         }
     }
 
-    /// Gives up the oldest kept place of the user that has most of them: no user costs another one a place.
-    fn drop_one_kept(&mut self) {
-        let of_users = self.kept_by_user.values();
-        let most = of_users.max_by_key(|places| places.len());
-        if let Some((_, no)) = most.and_then(BTreeSet::first).copied()
+    /// Gives up the latest kept place of the user that has most of them, of equals this one: no user costs another one a
+    /// place, and those that came first stay.
+    fn drop_one_kept(&mut self, latest: UserId) {
+        let rare = self.rare.iter();
+        let users = rare.flat_map(|rare| &rare.kept_by_user);
+        let most = users.max_by_key(|(user, places)| (places.len(), **user == latest));
+        if let Some((_, no)) = most.and_then(|(_, places)| places.last()).copied()
             && let Some(waiter) = self.take_kept(no)
         {
             self.disown(no, &waiter);
@@ -434,18 +453,19 @@ impl WaitQueue {
     fn take_kept(&mut self, no: WaiterId) -> Option<Waiter> {
         let (waiter, until) = self.kept.remove(&no)?;
         self.due.remove(&(until, no, None));
-        if let Some(of_user) = self.kept_by_user.get_mut(&waiter.user) {
+        let rare = self.rare.get_or_insert_default();
+        if let Some(of_user) = rare.kept_by_user.get_mut(&waiter.user) {
             of_user.remove(&(until, no));
             if of_user.is_empty() {
-                self.kept_by_user.remove(&waiter.user);
+                rare.kept_by_user.remove(&waiter.user);
             }
         }
         if waiter.is_strict() {
             let strict = (waiter.token.clone(), waiter.user, no);
-            self.kept_strict.remove(&strict);
+            rare.kept_strict.remove(&strict);
         }
         if let Some(attempt) = waiter.attempt {
-            self.kept_of.remove(&(waiter.user, attempt.connection, no));
+            rare.kept_of.remove(&(waiter.user, attempt.connection, no));
         }
         Some(waiter)
     }
@@ -489,7 +509,8 @@ impl WaitQueue {
             && let Some(waiting) = waiter.requests.iter_mut().find(|w| w.request == request)
         {
             waiting.behind.push(held_by.clone());
-            self.blocked.insert((held_by, no, request));
+            let rare = self.rare.get_or_insert_default();
+            rare.blocked.insert((held_by, no, request));
         }
     }
 
@@ -502,7 +523,8 @@ impl WaitQueue {
         let first = (holder.clone(), WaiterId::MIN, RequestId(u64::MIN));
         let last = (holder.clone(), WaiterId::MAX, RequestId(u64::MAX));
         let is_of = |no| self.taken.get(no).is_some_and(|waiter| of(waiter.user));
-        let found = self.blocked.range(first..=last);
+        let rare = self.rare.iter();
+        let found = rare.flat_map(|rare| rare.blocked.range(first.clone()..=last.clone()));
         let found = found.filter(|(_, no, _)| is_of(no));
         let found: Vec<_> = found.map(|(_, no, request)| (*no, *request)).collect();
         found
@@ -698,7 +720,8 @@ impl WaitQueue {
         if !waiter.is_strict() || planted(Fault::EqualTokensJoined) {
             self.by_owner.insert((token, user), no);
         } else {
-            self.strict.insert((token, user, no));
+            let rare = self.rare.get_or_insert_default();
+            rare.strict.insert((token, user, no));
         }
     }
 
@@ -708,7 +731,9 @@ impl WaitQueue {
         if self.by_owner.get(&owner) == Some(&no) {
             self.by_owner.remove(&owner);
         }
-        self.strict.remove(&(owner.0, owner.1, no));
+        if let Some(rare) = &mut self.rare {
+            rare.strict.remove(&(owner.0, owner.1, no));
+        }
         if let Some(waiters) = self.by_user.get_mut(&waiter.user) {
             waiters.remove(&no);
             if waiters.is_empty() {
@@ -738,7 +763,9 @@ impl WaitQueue {
         self.tries.remove(&(no, waiting.request));
         for held_by in &waiting.behind {
             let blocked = (held_by.clone(), no, waiting.request);
-            self.blocked.remove(&blocked);
+            if let Some(rare) = &mut self.rare {
+                rare.blocked.remove(&blocked);
+            }
         }
     }
 }
