@@ -4,6 +4,7 @@ mod alone;
 mod attempts;
 mod connections;
 mod failures;
+mod histories;
 mod passing;
 
 use crate::support::{Client, Lockgate, Machine, Monitor, Place, RedisServer};
