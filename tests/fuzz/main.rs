@@ -29,7 +29,7 @@ const SECONDS: u64 = 4;
 const MOST_BYTES: usize = 4 * 1024;
 
 /// Pieces of which interesting inputs are made.
-const WORDS: [&[u8]; 40] = [
+const WORDS: [&[u8]; 45] = [
     b"\r\n",
     b"\n",
     b"\r",
@@ -53,6 +53,11 @@ const WORDS: [&[u8]; 40] = [
     b" WAIT 5",
     b" PX 50",
     b" FENCE SESSION",
+    b"SET s t NX PX 9000\r\n",
+    b"SET s u EX 9 NX\r\n",
+    b"EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1 s t\r\n",
+    b"EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1 s u\r\n",
+    b"DEL s\r\n",
     b"HELLO 3\r\n",
     b"MULTI\r\n",
     b"EXEC\r\n",

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::{config::Config, limits, transport::listener::Listener};
+use lockgate::{absorb::KeyPatterns, config::Config, limits, transport::listener::Listener};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -33,7 +33,10 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Commands that are not always answered, or end the connection; and behind a `LOCK` that waits,
 /// commands are dropped when the client closes.
-const UNCERTAIN: [&[u8]; 5] = [b"CLIENT", b"LOCK", b"QUIT", b"POST", b"HOST:"];
+const UNCERTAIN: [&[u8]; 3] = [b"CLIENT", b"LOCK", b"QUIT"];
+
+/// Commands of HTTP. lockgate closes on their name, without waiting for the rest.
+const HTTP: [&[u8]; 2] = [b"POST", b"HOST:"];
 
 /// How lockgate ends a connection on a name that it will not have, without waiting for the rest of the command.
 const REFUSED_BY_NAME: &[u8] = b"-ERR Protocol error: NUL in the name of a command\r\n";
@@ -99,6 +102,8 @@ async fn converse(data: &[u8]) {
 fn config() -> Config {
     let mut config = Config::default();
     config.drain = 2 * SOON;
+    config.absorb.keys = KeyPatterns::parse("s*").expect("a pattern");
+    config.absorb.park_ms = 3;
     config.limits.locks = 8;
     config.limits.waiters = 2;
     config.limits.key_bytes = 64;
@@ -183,9 +188,17 @@ impl Client {
                 .filter_map(|request| request.arguments.first())
         };
         let is_ended_by_name = names().any(|name| name.contains(&0));
-        let uncertain = is_ended_by_name
-            || names().any(|name| UNCERTAIN.contains(&&*name.to_ascii_uppercase()));
         let begun = &self.client_info[requests.last().map_or(0, |last| last.end)..];
+        let has_begun = |name: &[u8]| {
+            let mut words = begun.windows(name.len());
+            words.any(|word| word.eq_ignore_ascii_case(name))
+        };
+        let is_uncertain = |name: &Vec<u8>| {
+            let name = name.to_ascii_uppercase();
+            UNCERTAIN.contains(&&*name) || HTTP.contains(&&*name)
+        };
+        let uncertain =
+            is_ended_by_name || names().any(is_uncertain) || HTTP.into_iter().any(has_begun);
         let is_refused = match ending {
             Ending::Unclear => return,
             Ending::Error(_) => true,

@@ -8,6 +8,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    slice,
     sync::{
         Barrier,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -345,7 +346,7 @@ fn one(clients: &mut [Client; CLIENTS], history: usize, seed: usize) -> Vec<Op> 
             .enumerate()
             .map(|(id, client)| {
                 let random = Random(
-                    (history * CLIENTS + id + 1) as u64 * 0x9e37_79b9_7f4a_7c15 ^ seed as u64,
+                    ((history * CLIENTS + id + 1) as u64 * 0x9e37_79b9_7f4a_7c15) ^ seed as u64,
                 );
                 let (key, ready) = (&key, &ready);
                 threads.spawn(move || {
@@ -381,7 +382,7 @@ fn histories_of_two_owners_are_found() {
     let ok = Value::Simple("OK".into());
     let (one, zero) = (Value::Integer(1), Value::Integer(0));
     let first = op(0, &acquire("a"), &ok, 0.0, 1.0);
-    let is_right = |others: &[Op]| check(&[&[first.clone()], others].concat()).is_ok();
+    let is_right = |others: &[Op]| check(&[slice::from_ref(&first), others].concat()).is_ok();
     assert!(
         is_right(&[op(1, &acquire("b"), &ok, 1_500.0, 1_501.0)]),
         "the lease ended"
