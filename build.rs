@@ -1,7 +1,7 @@
-//! Gives the program a version with the commit that it is built from. In a packaged crate cargo's own file names
-//! the commit, in a checkout git does, elsewhere (such as in a container) the variable `LOCKGATE_BUILD_COMMIT`.
-//! Without any of these the version has no commit. Development builds skip the commit, since each new one would
-//! rebuild everything.
+//! Gives the crate the commit that it is built from, and the program a version with it. In a packaged crate cargo's
+//! own file names the commit, in a checkout git does, elsewhere (such as in a container) the variable
+//! `LOCKGATE_BUILD_COMMIT`. Without any of these the version has no commit. Development builds skip the commit, since
+//! each new one would rebuild everything.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -22,12 +22,13 @@ fn main() {
         true => of_package().or_else(of_checkout).or_else(of_environment),
         false => None,
     };
-    let version = match commit {
-        Some(commit) => format!("{version} ({commit})"),
-        None => version.to_owned(),
+    let (version, commit) = match commit {
+        Some(commit) => (format!("{version} ({commit})"), commit),
+        None => (version.to_owned(), String::new()),
     };
-    // Cargo also sets this variable for every process that it runs, so it must not look like a configuration key.
+    // Cargo also sets these variables for every process that it runs, so they must not look like configuration keys.
     println!("cargo::rustc-env=VERSION_WITH_COMMIT={version}");
+    println!("cargo::rustc-env=BUILT_FROM_COMMIT={commit}");
 }
 
 /// Returns the commit that cargo recorded in a packaged crate.

@@ -103,6 +103,19 @@ impl Gate {
         view
     }
 
+    /// Returns how long the first request of a queue has waited, in microseconds, of the queue where that is longest;
+    /// zero where none waits.
+    ///
+    /// Visits every lock, shard by shard, as [`Gate::view`] does: it is for scrapes, not for clients' commands.
+    pub fn oldest_wait_micros(&self) -> u64 {
+        if self.waiters() == 0 {
+            return 0;
+        }
+        let queues = self.queues.iter();
+        let oldest = queues.filter_map(|entry| entry.queue.first_since()).min();
+        oldest.map_or(0, |since| clock::now().micros_since(since))
+    }
+
     fn rank(
         &self,
         now: Time,

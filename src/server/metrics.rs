@@ -28,10 +28,13 @@ fn about(shared: &Shared) -> Vec<Family> {
     let reasons = shared.counters().each();
     let refusals = reasons.map(|(reason, _, count)| Sample::of("reason", reason, count));
     vec![
-        Family::gauges(
+        Family::info(
             "lockgate_build_info",
-            "Always 1; what is running is in its labels.",
-            vec![Sample::of("version", env!("CARGO_PKG_VERSION"), 1)],
+            "Always 1; the labels say what is running, the commit only in a release build that knows it.",
+            vec![
+                ("version", env!("CARGO_PKG_VERSION")),
+                ("commit", env!("BUILT_FROM_COMMIT")),
+            ],
         ),
         Family::gauge(
             "lockgate_clients",
@@ -52,6 +55,11 @@ fn about(shared: &Shared) -> Vec<Family> {
             "lockgate_waiters",
             "Requests that wait for a lock now.",
             gate.waiters(),
+        ),
+        Family::gauge_seconds(
+            "lockgate_oldest_waiter_seconds",
+            "How long the first request of a queue has waited, of the queue where that is longest; 0 where none waits.",
+            gate.oldest_wait_micros(),
         ),
         Family::gauge(
             "lockgate_kept_reply_bytes",

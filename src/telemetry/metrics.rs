@@ -58,8 +58,9 @@ impl Measured<'_> {
             let name = name.strip_suffix("_total").unwrap_or(name);
             for sample in samples {
                 if let Value::Whole(number) = sample.value {
-                    let label = sample.label.map(|(_, value)| format!("_{value}"));
-                    fields.push((format!("{name}{}", label.unwrap_or_default()), number));
+                    let values = sample.labels.iter();
+                    let values: String = values.map(|(_, value)| format!("_{value}")).collect();
+                    fields.push((format!("{name}{values}"), number));
                 }
             }
         }

@@ -10,6 +10,11 @@ impl Queue {
         lease.map_or(0, |lease| lease.expires_earliest.millis_since(now))
     }
 
+    /// Returns when the first waiting request joined.
+    pub fn first_since(&self) -> Option<Time> {
+        self.waiters.longest_since()
+    }
+
     /// Returns whether the lock is held, but not under a lease of this instance, as far as it knows.
     pub fn is_held_elsewhere(&self) -> bool {
         self.lease.is_none() && self.cached_holder.is_some()

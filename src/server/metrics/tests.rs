@@ -63,17 +63,16 @@ async fn names_and_labels_are_plain_words() {
         let mut labels = HashSet::new();
         for sample in samples {
             assert!(
-                labels.insert(sample.label),
+                labels.insert(&sample.labels),
                 "{name}: {:?} twice",
-                sample.label
+                sample.labels
             );
-            let Some((label, value)) = sample.label else {
-                continue;
-            };
-            assert!(
-                plain(label) && !value.contains(['\\', '"', '\n']),
-                "{name}: {label}={value}"
-            );
+            for (label, value) in &sample.labels {
+                assert!(
+                    plain(label) && !value.contains(['\\', '"', '\n']),
+                    "{name}: {label}={value}"
+                );
+            }
         }
     }
 }
@@ -330,7 +329,7 @@ fn a_family_is_written_as_the_format_says() {
     let families = [
         Family::counters("grants_total", "Grants.", labelled),
         Family::gauge("waiters", "Waiters.", 7),
-        Family::moment("start_seconds", "Start.", 1_500_000),
+        Family::gauge_seconds("start_seconds", "Start.", 1_500_000),
         Family::histogram("wait_seconds", "Waits.", histogram.get()),
     ];
     assert_eq!(
@@ -380,8 +379,33 @@ fn named_in(expression: &str) -> (Vec<&str>, Vec<&str>) {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let is_metric = |word: &&str| word.starts_with("lockgate_") || word.starts_with("process_");
     let by = expression.split("by (").skip(1);
-    let by = by.filter_map(|rest| rest.split(')').next()?.split(", ").next());
+    let by = by.flat_map(|rest| rest.split(')').next().unwrap_or_default().split(", "));
     (words.filter(is_metric).collect(), by.collect())
+}
+
+/// The alerts refer only to metrics and reasons of refusals that exist.
+#[tokio::test]
+async fn alerts_watch_what_is_measured() {
+    // The readiness of Redis has its metric elsewhere.
+    const CAN_LOCK: &str = "lockgate_upstream_can_lock";
+    let families = families_before_redis();
+    let alerts = include_str!("../../../config/alerts.yaml");
+    let is_expression = |line: &&str| line.contains("lockgate_") || line.contains("=~");
+    let mut watched = HashSet::new();
+    for line in alerts.lines().filter(is_expression) {
+        for metric in named_in(line).0 {
+            let is_there = families.iter().any(|family| family.name == metric);
+            assert!(is_there || metric == CAN_LOCK, "{metric}");
+            watched.insert(metric);
+        }
+        let values = line.split('"').skip(1).step_by(2);
+        for value in values.flat_map(|text| text.split('|')) {
+            let mut samples = families.iter().flat_map(|family| &family.samples);
+            let is_there = samples.any(|sample| sample.labels.iter().any(|(_, its)| *its == value));
+            assert!(is_there, "{value}");
+        }
+    }
+    assert!(watched.len() >= 9, "{watched:?}");
 }
 
 /// The dashboard shows only metrics and labels that exist, and shows every metric but some of the process.
@@ -411,10 +435,8 @@ async fn the_dashboard_shows_what_is_measured() {
             let family = families.iter().find(is_it).expect(metric);
             shown.insert(family.name);
             let has = |label: &str| {
-                let own = family
-                    .samples
-                    .iter()
-                    .any(|sample| sample.label.is_some_and(|(its, _)| its == label));
+                let mut labels = family.samples.iter().flat_map(|sample| &sample.labels);
+                let own = labels.any(|(its, _)| *its == label);
                 own || label == "instance" || (label == "le" && family.kind == Kind::Histogram)
             };
             assert!(labels.iter().all(|label| has(label)), "{expression}");

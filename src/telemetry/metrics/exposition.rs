@@ -34,8 +34,8 @@ pub enum Kind {
 /// One sample of a family.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// Name and value of its label, if any.
-    pub label: Option<(&'static str, &'static str)>,
+    /// Names and values of its labels.
+    pub labels: Vec<(&'static str, &'static str)>,
     /// The number.
     pub value: Value,
 }
@@ -55,13 +55,16 @@ impl Sample {
     /// Creates one of several samples, told apart by a label.
     pub fn of(label: &'static str, value: &'static str, number: u64) -> Self {
         Self {
-            label: Some((label, value)),
+            labels: vec![(label, value)],
             value: Value::Whole(number),
         }
     }
 
     fn alone(value: Value) -> Self {
-        Self { label: None, value }
+        Self {
+            labels: Vec::new(),
+            value,
+        }
     }
 }
 
@@ -102,8 +105,18 @@ impl Family {
         Self::gauges(name, help, vec![Sample::alone(value)])
     }
 
-    /// Creates a gauge of a point in time, written in seconds since 1970.
-    pub fn moment(name: &'static str, help: &'static str, micros: u64) -> Self {
+    /// Creates a gauge that is always 1; the information is in its labels.
+    pub fn info(
+        name: &'static str,
+        help: &'static str,
+        labels: Vec<(&'static str, &'static str)>,
+    ) -> Self {
+        let value = Value::Whole(1);
+        Self::gauges(name, help, vec![Sample { labels, value }])
+    }
+
+    /// Creates a gauge of time, written in seconds.
+    pub fn gauge_seconds(name: &'static str, help: &'static str, micros: u64) -> Self {
         Self::gauges(name, help, vec![Sample::alone(Value::Micros(micros))])
     }
 
@@ -140,10 +153,7 @@ impl fmt::Display for Family {
         };
         writeln!(f, "# HELP {name} {help}\n# TYPE {name} {kind}")?;
         for sample in &self.samples {
-            let labels = match sample.label {
-                Some((label, value)) => format!("{{{label}=\"{value}\"}}"),
-                None => String::new(),
-            };
+            let labels = shown(&sample.labels);
             match &sample.value {
                 Value::Whole(number) => writeln!(f, "{name}{labels} {number}")?,
                 Value::Micros(micros) => writeln!(f, "{name}{labels} {}", Seconds(*micros))?,
@@ -151,6 +161,18 @@ impl fmt::Display for Family {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the labels in braces; nothing where there are none.
+fn shown(labels: &[(&str, &str)]) -> String {
+    let labels = labels
+        .iter()
+        .map(|(name, value)| format!("{name}=\"{value}\""));
+    let labels: Vec<_> = labels.collect();
+    match labels.is_empty() {
+        true => String::new(),
+        false => format!("{{{}}}", labels.join(",")),
     }
 }
 

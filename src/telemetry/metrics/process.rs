@@ -9,7 +9,7 @@ use super::exposition::Family;
 pub fn families(started_at: SystemTime) -> Vec<Family> {
     let since = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut families = vec![
-        Family::moment(
+        Family::gauge_seconds(
             "process_start_time_seconds",
             "When the process started, in seconds since 1970.",
             u64::try_from(since.as_micros()).unwrap_or(u64::MAX),

@@ -12,6 +12,7 @@ mod upstream;
 
 use crate::support::{
     Client, Http, Lockgate, Machine, Monitor, Place, RedisServer, SHORT_GRACE, eventually, report,
+    run_to_its_end,
 };
 
 /// What the gate counted, as `INFO lockgate` tells.
@@ -362,11 +363,15 @@ fn prometheus_is_told_the_same() {
         sample(&text, "lockgate_wait_seconds_bucket{le=\"+Inf\"}"),
         grants
     );
-    let version = format!(
-        "lockgate_build_info{{version=\"{}\"}}",
-        env!("CARGO_PKG_VERSION")
-    );
-    assert_eq!(sample(&text, &version), "1");
+    // `lockgate 0.1.0 (0123456789ab)`, without the commit in a development build.
+    let printed = run_to_its_end(&["--version"], &[]).stdout;
+    let printed = printed.trim().strip_prefix("lockgate ").expect("its name");
+    let (version, commit) = match printed.split_once(" (") {
+        Some((version, commit)) => (version, commit.trim_end_matches(')')),
+        None => (printed, ""),
+    };
+    let build = format!("lockgate_build_info{{version=\"{version}\",commit=\"{commit}\"}}");
+    assert_eq!(sample(&text, &build), "1");
     let kinds = [
         "set",
         "acquire",
@@ -388,7 +393,8 @@ fn prometheus_is_told_the_same() {
 
 #[test]
 fn prometheus_is_told_what_there_is_now() {
-    let (place, _) = exposition();
+    let (place, text) = exposition();
+    assert_eq!(sample(&text, "lockgate_oldest_waiter_seconds"), "0");
     let mut owner = place.client();
     assert_eq!(owner.say("LOCK now TOKEN t"), "t");
     let mut waiter = place.client();
@@ -416,6 +422,40 @@ fn prometheus_is_told_what_there_is_now() {
         ));
         assert!(asked > 0, "{kind}");
     }
+}
+
+#[test]
+fn prometheus_is_told_the_age_of_the_oldest_waiter_of_all_locks() {
+    let place = quiet_place();
+    let mut owner = place.client();
+    let seconds = || {
+        let text = told(&place.gate);
+        sample(&text, "lockgate_oldest_waiter_seconds")
+            .parse::<f64>()
+            .unwrap()
+    };
+    let mut waiters = Vec::new();
+    for key in ["older", "younger"] {
+        assert_eq!(owner.call(&["LOCK", key, "TOKEN", "o"]), "o");
+        let mut waiter = place.client();
+        let sent = Instant::now();
+        waiter.send(&["LOCK", key, "TOKEN", "w"]);
+        place.gate.awaits_waiters(key, 1);
+        waiters.push((waiter, sent, Instant::now()));
+    }
+    for (at, key) in ["older", "younger"].into_iter().enumerate() {
+        let (waiter, sent, joined) = &mut waiters[at];
+        let least = joined.elapsed().as_secs_f64();
+        let age = seconds();
+        let most = sent.elapsed().as_secs_f64();
+        assert!(
+            (least..=most).contains(&age),
+            "{key}: {least} <= {age} <= {most}"
+        );
+        assert_eq!(owner.call(&["UNLOCK", key, "o"]), 1);
+        assert_eq!(waiter.read_reply(), "w");
+    }
+    assert_eq!(seconds(), 0.0);
 }
 
 /// No name, user, token or address is among the labels.
