@@ -38,6 +38,7 @@ use cli::{
     arguments::{self, Arguments, Command},
     banner, check,
     exit::Exit,
+    health,
     log::Log,
     reload::{Began, Reloader},
     service,
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
             arguments::print_completions(shell);
             Exit::Done
         }
+        Some(Command::Health(flags)) => health::run(flags, std::env::vars_os()),
         Some(Command::Demo(arguments)) => {
             Log::start("error");
             demo::run(arguments)

@@ -38,6 +38,11 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Compare, on this terminal, clients that spin on a Redis with clients that wait in lockgate
     Demo(demo::Arguments),
+    /// Ask the instance of this configuration for a sign of life: exit 0 if it answers, 1 if not
+    ///
+    /// For container engines. Takes the flags, the environment and the file that the instance was started with. An
+    /// instance answers while Redis does not; GET /readyz on the admin address reports Redis, too.
+    Health(Flags),
     /// Print a shell's completion script for lockgate's flags
     ///
     /// For example: lockgate completions bash > /etc/bash_completion.d/lockgate

@@ -10,7 +10,7 @@ use lockgate::{config, error::Error};
 pub(crate) enum Exit {
     /// The program did what was asked.
     Done,
-    /// The system failed while the program ran.
+    /// The system failed while the program ran, or `lockgate health` got no answer.
     Failed,
     /// Wrong use: a flag, a variable or the configuration file. A restart does not help.
     Wrong,
@@ -34,7 +34,7 @@ pub(crate) enum Exit {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
-  1  failed while running
+  1  failed while running; health: no answer
   2  wrong use: a flag, a variable of the environment, or the configuration file
   3  an address or a socket cannot be listened on
   4  a file that the configuration names is of no use: a certificate, a key or a password

@@ -2,6 +2,7 @@
 
 mod check;
 mod exit;
+mod health;
 mod logs;
 mod reload;
 mod service;
