@@ -5,7 +5,10 @@
 #
 # The image is distroless/cc: glibc, certificates, and no shell or package manager. Not scratch with
 # musl: musl's allocator takes one lock for all threads, and every waiting client is allocated.
-FROM rust:1-slim-bookworm AS build
+#
+# Each base has its digest, so the image does not change unless this file does. To take a newer base, change its tag
+# and digest (docker buildx imagetools inspect TAG). tests/examples/run runs these steps without a container engine.
+FROM rust:1.95.0-slim-bookworm@sha256:d7482085ff5b415f84dba5647ae71606650bdef00db7aeb69f4b3d170c3e4082 AS build
 WORKDIR /build
 COPY . .
 # The commit that --version prints: docker build --build-arg COMMIT=$(git rev-parse HEAD)
@@ -14,11 +17,21 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
     LOCKGATE_BUILD_COMMIT=$COMMIT cargo build --release --locked --bin lockgate && cp target/release/lockgate /lockgate
 
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f
+ARG COMMIT=""
+LABEL org.opencontainers.image.title="lockgate" \
+      org.opencontainers.image.description="A proxy in front of Redis that queues waiters for locks" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="$COMMIT" \
+      org.opencontainers.image.licenses="MIT OR Apache-2.0" \
+      org.opencontainers.image.documentation="https://docs.rs/lockgate"
 COPY --from=build /lockgate /usr/local/bin/lockgate
 COPY LICENSE-MIT LICENSE-APACHE /usr/share/doc/lockgate/
 # Clients outside of the container cannot reach its loopback. Publishing the port decides which clients can connect.
 ENV LOCKGATE_LISTEN=0.0.0.0:6380
 EXPOSE 6380
-USER nonroot
+# By number: Kubernetes cannot tell whether a name is root's (runAsNonRoot).
+USER 65532:65532
+# Longer than upstream.timeout (2s) and a second. Kubernetes ignores this and has probes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["lockgate", "health"]
 ENTRYPOINT ["lockgate"]
