@@ -41,7 +41,7 @@ impl Warnings {
                         instances = rivals + 1,
                         left_out,
                         "many instances wait for this lock (the number is an estimate), and each asks Redis after every \
-                         change of it; fewer instances cost less (docs/operating.md)"
+                         change of it; fewer instances cost less (docs/deploying.md)"
                     );
                 }
             }
