@@ -120,4 +120,4 @@ pub mod telemetry;
 mod testing;
 pub mod transport;
 
-pub use run::{check, run, serve, tls_to_redis};
+pub use run::{check, check_files, run, serve, tls_to_redis};

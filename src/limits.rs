@@ -2,6 +2,8 @@
 //! (section `[limits]` of the configuration); bounds that follow from the design are constants. The compiler checks
 //! the relations between them.
 
+use std::time::Duration;
+
 pub use crate::resp::{ARGUMENTS, BULK_BYTES, LINE_BYTES};
 
 /// Longest token that proves ownership of a lock, in bytes. The shortest has one byte.
@@ -43,6 +45,15 @@ pub const CONNECTING: usize = 64;
 /// Lookups of Redis's host name at a time for client connections, one thread each: as many as may be opening. The
 /// instance's own connections have as many again, so that clients cannot keep it from its locks.
 pub const LOOKUPS: usize = CONNECTING;
+
+/// Longest host name, in bytes, as in DNS.
+pub const HOST_NAME_BYTES: usize = 253;
+
+/// Longest lookup of the names of the addresses to listen on, at the start.
+pub const LISTEN_LOOKUP: Duration = Duration::from_secs(10);
+
+/// Bytes that are read of a file that holds a password: more than any password has.
+pub const SECRET_FILE_BYTES: u64 = 64 * 1024;
 
 /// Entries that lockgate adds to one reply, and to the replies in flight to one client. A single request that needs
 /// more passes unchanged, with its reply; of several requests, the next waits. So lockgate owes a client little

@@ -163,7 +163,7 @@ async fn run(
             Ok(ended) if ended.cut > 0 => Exit::ClientsCut,
             Ok(_) => Exit::Done,
             Err(error) => {
-                error!("{error}");
+                error!("{}", reloader.explain(&error));
                 Exit::of_gate(&error)
             }
         },

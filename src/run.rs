@@ -7,7 +7,6 @@ use std::{
     time::SystemTime,
 };
 
-use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use crate::{
@@ -32,6 +31,7 @@ use crate::{
     },
     telemetry::metrics::locks::LockMetrics,
     transport::{
+        address::Address,
         endpoint::{Endpoint, Place},
         listener::Listener,
         tls::{TlsClient, TlsServer},
@@ -50,6 +50,9 @@ pub async fn run(
     embedder: Embedder,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Ended, Error> {
+    for remark in config.remarks() {
+        info!("{remark}");
+    }
     let again = Reload {
         clients: tls_to_clients(&config)?,
         upstream: tls_to_redis(&config)?,
@@ -67,7 +70,9 @@ pub async fn run(
     let admin = listen_for_operators(&config).await?;
     (embedder.ready)(Listening {
         clients: &listeners,
-        admin: admin.as_ref().and_then(|(it, _)| it.local_addr().ok()),
+        admin: admin
+            .as_ref()
+            .and_then(|(all, _)| all.first()?.local_addr().ok()),
     });
     let live = Arc::clone(&again.live);
     let upstream = again.upstream.clone();
@@ -77,14 +82,30 @@ pub async fn run(
     }
 }
 
-/// Reads what [`run`] would read, without connecting or listening, and returns every error that can be found this
-/// way.
+/// Reads what [`run`] would read and looks up its names, without connecting or listening, and returns every error
+/// that can be found this way.
 pub fn check(config: &Config) -> Vec<Error> {
-    let tls = [tls_to_clients(config).err(), tls_to_redis(config).err()];
     let socket = config.unix_socket.as_ref();
     let socket = socket.and_then(|socket| Listener::check_path(&socket.path).err());
     let socket = socket.map(|source| unix_error(config, source));
-    tls.into_iter().chain([socket]).flatten().collect()
+    let tls = config.tls.as_ref().map(|tls| ("tls.listen", &tls.listen));
+    let plain = config.listen.as_ref().map(|listen| ("listen", listen));
+    let admin = config.admin.as_ref();
+    let admin = admin.map(|admin| ("admin.listen", &admin.listen));
+    let names = [plain, tls, admin].into_iter().flatten();
+    let names = names.filter_map(|(key, address)| {
+        let error = address.look_up().err()?;
+        Some(address_error(address, key, error))
+    });
+    let names = names.collect::<Vec<_>>();
+    let others = check_files(config).into_iter().chain(socket);
+    others.chain(names).collect()
+}
+
+/// Reads the certificates and keys that [`run`] would read, and returns every error.
+pub fn check_files(config: &Config) -> Vec<Error> {
+    let tls = [tls_to_clients(config).err(), tls_to_redis(config).err()];
+    tls.into_iter().flatten().collect()
 }
 
 /// Serves clients on these listeners until `shutdown` completes and they are done, or until `drain` is over.
@@ -104,13 +125,13 @@ async fn serve_all(
     config: &Config,
     live: Arc<LiveConfig>,
     listeners: Vec<Listener>,
-    admin: Option<(std::net::TcpListener, Vec<String>)>,
+    admin: Option<(Vec<std::net::TcpListener>, Vec<String>)>,
     tls: Option<Arc<TlsClient>>,
     shutdown: impl Future<Output = ()>,
 ) -> Ended {
     let port = listeners.iter().find_map(Listener::port).unwrap_or(0);
     let shared = Arc::new(shared(config, live, tls, port));
-    let admin = admin.map(|(listener, hosts)| Admin::start(listener, hosts, Arc::clone(&shared)));
+    let admin = admin.map(|(listeners, hosts)| Admin::start(listeners, hosts, Arc::clone(&shared)));
     let shutdown = async {
         shutdown.await;
         admin.iter().for_each(Admin::drain);
@@ -125,27 +146,24 @@ async fn serve_all(
 /// Binds the admin address, where one is configured, and returns it with its host names.
 async fn listen_for_operators(
     config: &Config,
-) -> Result<Option<(std::net::TcpListener, Vec<String>)>, Error> {
+) -> Result<Option<(Vec<std::net::TcpListener>, Vec<String>)>, Error> {
     let Some(crate::config::Admin { listen, hosts }) = config.admin.clone() else {
         return Ok(None);
     };
-    // Bound by tokio, like every other listener; served on another thread, by a runtime of its own.
-    let listener = TcpListener::bind(listen).await;
-    let listener = listener.and_then(TcpListener::into_std);
-    let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let (address, listener) = bound.map_err(|source| Error::Listen {
-        place: listen.to_string(),
-        key: "admin.listen",
-        wanted: "a free address of this machine, or off",
-        source,
-    })?;
-    info!("operators find lockgate at http://{address}");
-    if !crate::admin::is_private(address) {
-        warn!(
-            "the admin address {address} can be reached from other machines, and has no password"
-        );
+    let wrong = |source| address_error(&listen, "admin.listen", source);
+    let mut listeners = Vec::new();
+    for listener in listen.bind().await.map_err(wrong)? {
+        let address = listener.local_addr().map_err(wrong)?;
+        info!("operators find lockgate at http://{address}");
+        if !crate::admin::is_private(address) {
+            warn!(
+                "the admin address {address} can be reached from other machines, and has no password"
+            );
+        }
+        // Served on another thread, by a runtime of its own.
+        listeners.push(listener.into_std().map_err(wrong)?);
     }
-    Ok(Some((listener, hosts)))
+    Ok(Some((listeners, hosts)))
 }
 
 /// Returns TLS towards clients, with the configured files.
@@ -190,9 +208,10 @@ async fn listen(
     sockets: Sockets,
     tls: Option<&Arc<TlsServer>>,
 ) -> Result<Vec<Listener>, Error> {
-    let plain = config.listen.map(|address| ("listen", address, None));
+    let plain = config.listen.as_ref();
+    let plain = plain.map(|address| ("listen", address, None));
     let secure = config.tls.as_ref();
-    let secure = secure.map(|config| ("tls.listen", config.listen, tls.cloned()));
+    let secure = secure.map(|config| ("tls.listen", &config.listen, tls));
     // A socket that was handed over replaces the configured listener of its kind.
     let plain = plain.filter(|_| sockets.plain.is_empty());
     let secure = secure.filter(|_| sockets.tls.is_empty());
@@ -201,19 +220,23 @@ async fn listen(
     let mut listeners = Listener::handed_over(sockets, tls).map_err(Error::HandedOver)?;
     // Plain addresses come after those with TLS: the banner suggests the last listener.
     for (key, address, tls) in secure.into_iter().chain(plain) {
-        let listener = Listener::tcp(address, tls).await;
-        listeners.push(listener.map_err(|source| Error::Listen {
-            place: address.to_string(),
-            key,
-            wanted: "a free address of this machine",
-            source,
-        })?);
+        let opened = Listener::all(address, tls).await;
+        listeners.extend(opened.map_err(|source| address_error(address, key, source))?);
     }
     if let Some(socket) = unix_socket {
         let listener = Listener::unix(socket.path.clone(), socket.mode);
         listeners.push(listener.map_err(|source| unix_error(config, source))?);
     }
     Ok(listeners)
+}
+
+fn address_error(address: &Address, key: &'static str, source: io::Error) -> Error {
+    Error::Listen {
+        place: address.to_string(),
+        key,
+        wanted: "a free address of this machine",
+        source,
+    }
 }
 
 fn unix_error(config: &Config, source: io::Error) -> Error {

@@ -71,14 +71,14 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Starts to serve this address. `hosts` are its names beside its IP addresses and `localhost`, in lower case.
-    /// Where the system has no thread for it, the log says so, and clients are served without it.
-    pub fn start(listener: StdListener, hosts: Vec<String>, shared: Arc<Shared>) -> Self {
+    /// Starts to serve these listeners. `hosts` are their names beside IP addresses and `localhost`, in lower
+    /// case. Where the system has no thread for it, the log says so, and clients are served without it.
+    pub fn start(listeners: Vec<StdListener>, hosts: Vec<String>, shared: Arc<Shared>) -> Self {
         let (stage, watch) = watch::channel(Stage::Serving);
         let (running, done) = oneshot::channel();
         let thread = thread::Builder::new().name("admin".to_owned());
         let started = thread.spawn(move || {
-            if let Err(error) = run(listener, hosts, shared, watch) {
+            if let Err(error) = run(listeners, hosts, shared, watch) {
                 error!(%error, "the admin address is not served");
             }
             drop(running);
@@ -108,14 +108,16 @@ pub fn is_private(address: SocketAddr) -> bool {
 }
 
 fn run(
-    listener: StdListener,
+    listeners: Vec<StdListener>,
     hosts: Vec<String>,
     shared: Arc<Shared>,
     stage: watch::Receiver<Stage>,
 ) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
-        let listener = TcpListener::from_std(listener)?;
+        let listeners: io::Result<Vec<_>> =
+            listeners.into_iter().map(TcpListener::from_std).collect();
+        let listeners = listeners?;
         let (mut over, mut draining) = (stage.clone(), stage.clone());
         let readiness = Arc::new(Readiness::new(Arc::clone(&shared.gate)));
         let watch = Arc::new(Watch::new(Arc::clone(&shared), Arc::clone(&readiness)));
@@ -132,21 +134,27 @@ fn run(
             let _ = draining.wait_for(|stage| *stage >= Stage::Draining).await;
             watch.end();
         });
-        tokio::select! {
-            () = accept(&listener, &routes, &shared) => {}
-            // Fails only where the sender is gone, with the instance.
-            _ = over.wait_for(|stage| *stage == Stage::Over) => {}
+        let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
+        for listener in listeners {
+            let (places, routes) = (Arc::clone(&places), Arc::clone(&routes));
+            tokio::spawn(accept(listener, places, routes, Arc::clone(&shared)));
         }
+        // Fails only where the sender is gone, with the instance.
+        let _ = over.wait_for(|stage| *stage == Stage::Over).await;
         Ok(())
     });
-    // Ends open connections, and does not wait for a name lookup that is still running.
+    // Closes the listeners and open connections, and does not wait for a name lookup that is still running.
     runtime.shutdown_background();
     served
 }
 
-/// Accepts connections forever. Closes a connection above the limit.
-async fn accept(listener: &TcpListener, routes: &Arc<Routes>, shared: &Shared) {
-    let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
+/// Accepts connections forever. Closes a connection for which there is no place.
+async fn accept(
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+    routes: Arc<Routes>,
+    shared: Arc<Shared>,
+) {
     let untold = LogLimit::new(1);
     loop {
         match listener.accept().await {
@@ -155,7 +163,7 @@ async fn accept(listener: &TcpListener, routes: &Arc<Routes>, shared: &Shared) {
                     shared.counters().refused_operators.count();
                     continue;
                 };
-                let routes = Arc::clone(routes);
+                let routes = Arc::clone(&routes);
                 tokio::spawn(async move {
                     connection::serve(stream, routes).await;
                     drop(place);

@@ -1,5 +1,5 @@
-//! `--check-config`: reads everything that a start would read, and prints each error as one line. It neither
-//! connects nor listens, so it can run beside a lockgate that serves.
+//! `--check-config`: reads everything that a start would read, looks up the names of its addresses, and prints each
+//! error as one line. It neither connects to Redis nor listens, so it can run beside a lockgate that serves.
 
 use std::{
     ffi::OsString,
@@ -16,15 +16,18 @@ pub(crate) fn check(
     flags: Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Exit {
-    let config = match Config::findings(flags, environment) {
-        Ok(config) => config,
+    let (config, said) = match Config::findings(flags, environment) {
+        Ok(read) => read,
         Err(found) => {
             found.iter().for_each(tell);
             return found.first().map_or(Exit::Wrong, Exit::of_configuration);
         }
     };
     let wrong = lockgate::check(&config);
-    wrong.iter().for_each(tell);
+    wrong
+        .iter()
+        .map(|error| said.explain(error))
+        .for_each(|error| tell(&error));
     if let Some(error) = wrong.first() {
         return Exit::of_gate(error);
     }
@@ -39,7 +42,11 @@ fn say_where(config: &Config) -> io::Result<()> {
     for place in config.places() {
         writeln!(out, "would listen on {place}")?;
     }
-    writeln!(out, "upstream: {}", config.upstream.url)
+    writeln!(out, "upstream: {}", config.upstream.url)?;
+    for remark in config.remarks() {
+        writeln!(out, "{remark}")?;
+    }
+    Ok(())
 }
 
 /// Prints an error to standard error, where that is open.

@@ -51,6 +51,11 @@ impl Reloader {
         }
     }
 
+    /// Returns the error of an instance that cannot run, with the origin of the key that it is about.
+    pub(crate) fn explain(&self, error: &Error) -> String {
+        self.began_with.said.explain(error)
+    }
+
     /// Reloads the configuration, and returns it once it is in force. None: everything stays as it was.
     pub(crate) async fn reload(&self) -> Option<Config> {
         let (flags, began_with) = (self.flags.clone(), Arc::clone(&self.began_with));
@@ -85,10 +90,9 @@ impl Reloader {
 fn read(flags: Flags, began: &Began) -> Result<(Config, Vec<&'static str>), String> {
     let (mut config, said) =
         Config::read(flags, env::vars_os()).map_err(|error| error.to_string())?;
-    // An error about a socket's path does not matter: the socket exists already.
-    let useless = |error: &Error| matches!(error, Error::Tls { .. });
-    if let Some(error) = lockgate::check(&config).into_iter().find(useless) {
-        return Err(error.to_string());
+    // Addresses do not matter: this instance listens already.
+    if let Some(error) = lockgate::check_files(&config).first() {
+        return Err(said.explain(error));
     }
     files::make_room_for_clients(&mut config);
     let asks = config.password.is_some();

@@ -6,30 +6,32 @@
 
 use std::ffi::OsString;
 
-use super::{Config, Error, Flags, Typed};
+use super::{Config, Error, Flags, StatedSettings, Typed};
 
 impl Config {
-    /// Loads the configuration as [`Config::load`] does, and reports more than one error.
+    /// Loads the configuration as [`Config::read`] does, and reports more than one error.
     ///
     /// # Errors
     /// The first error of each section, and every unknown key; at least one.
     pub fn findings(
         flags: Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Result<Self, Vec<Error>> {
+    ) -> Result<(Self, StatedSettings), Vec<Error>> {
         let mut typed = Typed::read(flags, environment).map_err(|error| vec![error])?;
         let mut found = Vec::new();
         loop {
             let mut rest = typed.clone();
             let checked = Self::check(&mut rest);
-            let error = match checked.and_then(|it| rest.refuse_the_rest().map(|_| it)) {
-                Ok(config) if found.is_empty() => return Ok(config),
+            let error = match checked.and_then(|it| Ok((it, rest.refuse_the_rest()?))) {
+                Ok(read) if found.is_empty() => return Ok(read),
                 Ok(_) => return Err(found),
                 Err(error) => error,
             };
             let forgotten = match &error {
                 Error::Unknown { name, .. } => typed.forget(name),
-                Error::Wrong { key, .. } | Error::Twice(key, _) => forget_section(&mut typed, key),
+                Error::Wrong { key, .. } | Error::Twice { key, .. } => {
+                    forget_section(&mut typed, key)
+                }
                 Error::UselessFile { key, .. } => forget_section(&mut typed, key),
                 Error::Unreadable { .. } | Error::NotToml { .. } => false,
             };

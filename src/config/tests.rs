@@ -71,7 +71,7 @@ fn the_defaults_are_allowed_and_are_the_documented_ones() {
     let config = nothing_typed().starts();
     assert_eq!(config, Config::default());
     assert_eq!(config, nothing_typed().file(DOCUMENTED).starts());
-    assert_eq!(config.listen, Some("127.0.0.1:6380".parse().unwrap()));
+    assert_eq!(config.listen, Address::parse("127.0.0.1:6380"));
     assert_eq!(config.upstream.url, Upstream::Embedded);
     assert_eq!(
         config.lock.leases,
@@ -185,7 +185,7 @@ fn each_key_of_the_file_does_what_it_says() {
             "#,
         )
         .starts();
-    assert_eq!(config.listen, Some("[::1]:7000".parse().unwrap()));
+    assert_eq!(config.listen, Address::parse("[::1]:7000"));
     let socket = UnixSocket {
         path: "/run/gate.sock".into(),
         mode: 0o660,
@@ -301,7 +301,7 @@ fn the_file_can_be_named_by_the_environment() {
     let mut operator = nothing_typed().file("listen = \"127.0.0.1:1\"");
     let path = operator.flags.config.take().unwrap();
     let operator = operator.variable("LOCKGATE_CONFIG", path.to_str().unwrap());
-    assert_eq!(operator.starts().listen.unwrap().port(), 1);
+    assert_eq!(operator.starts().listen, Address::parse("127.0.0.1:1"));
 }
 
 #[test]
@@ -366,11 +366,12 @@ fn a_number_in_the_file_keeps_its_base() {
 #[test]
 fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
     for (key, value, allowed) in [
-        ("listen", "6380", "an IP address and a port"),
-        ("listen", "localhost:6380", "an IP address and a port"),
+        ("listen", "6380", "\":6380\" for every interface"),
+        ("listen", "localhost", "a host and a port"),
         ("listen", "off", "or a unixsocket beside it"),
+        ("listen", "localhost:65536", "a host and a port"),
         ("protected_mode", "perhaps", "true or false"),
-        ("tls.listen", "6379", "an IP address and a port"),
+        ("tls.listen", "6379", "a host and a port"),
         ("unixsocketperm", "800", "from 0 to 777"),
         ("unixsocketperm", "+70", "from 0 to 777"),
         ("unixsocketperm", "rw", "from 0 to 777"),
@@ -381,7 +382,19 @@ fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
             "off, error, warn, info, debug, trace",
         ),
         ("upstream.timeout", "0s", "from 1ms to 1h"),
-        ("upstream.ping", "2", "with its unit"),
+        ("admin.listen", "127.0.0.1", "a host and a port"),
+        ("upstream.ping", "2", "\"2s\" or \"2ms\""),
+        ("upstream.ping", "2 miles", "such as \"2s\""),
+        ("lock.lease", "30", "\"30s\" or \"30ms\""),
+        ("lock.lease", "5", "with its unit: \"5s\""),
+        ("absorb.park", "50", "with its unit: \"50ms\""),
+        ("lock.lease", "999999999", "such as \"2s\""),
+        ("limits.relay_bytes", "64kb", ": 65536"),
+        ("limits.relay_bytes", "64K", ": 64000"),
+        ("limits.relay_bytes", "64 KB", ": 65536"),
+        ("limits.clients", "10k", ": 10000"),
+        ("limits.relay_bytes", "1kb", "to 1073741824"),
+        ("limits.relay_bytes", "99999999999gb", "to 1073741824"),
         ("upstream.connect_timeout", "1500us", "whole milliseconds"),
         ("lock.lease", "9ms", "from 10ms to 1day"),
         ("lock.lease", "25h", "from 10ms to 1day"),
@@ -436,6 +449,10 @@ fn a_redis_url_may_name_a_user_a_password_and_a_port() {
     let at = |place: &str, username, password| (place.to_owned(), username, password);
     assert_eq!(parsed("redis://r"), at("r:6379", None, None));
     assert_eq!(parsed("redis://r:7/"), at("r:7", None, None));
+    assert_eq!(parsed("redis://r:7/0"), at("r:7", None, None));
+    assert_eq!(parsed("localhost:7"), at("localhost:7", None, None));
+    assert_eq!(parsed("10.0.0.1:7"), at("10.0.0.1:7", None, None));
+    assert_eq!(parsed("[::1]:7"), at("[::1]:7", None, None));
     assert_eq!(parsed("redis://[::1]:7"), at("[::1]:7", None, None));
     assert_eq!(parsed("redis://:pw@r"), at("r:6379", None, some("pw")));
     assert_eq!(parsed("redis://u@r"), at("r:6379", some("u"), None));
@@ -443,8 +460,36 @@ fn a_redis_url_may_name_a_user_a_password_and_a_port() {
     assert_eq!(full, at("10.0.0.1:7", some("u:"), some("p@:@x")));
     let socket = "/run/redis.sock";
     assert_eq!(parsed("unix:///run/redis.sock"), at(socket, None, None));
-    let full = parsed("unix:///run/redis.sock?pass=p%26w&user=u");
+    let full = parsed("unix:///run/redis.sock?pass=p%26w&user=u&db=0");
     assert_eq!(full, at(socket, some("u"), some("p&w")));
+}
+
+#[test]
+fn a_database_other_than_0_is_refused_with_what_to_do() {
+    for url in [
+        "redis://u:hunter2@r/1",
+        "rediss://u:hunter2@r:7/15",
+        "unix:///run/redis.sock?pass=hunter2&db=1",
+    ] {
+        let line = nothing_typed().variable("LOCKGATE_UPSTREAM", url).refused();
+        let words = ["(LOCKGATE_UPSTREAM)", "database", "SELECT", "clients' URLs"];
+        assert_names(&line, &words);
+        assert!(!line.contains("hunter2"), "{line}");
+    }
+}
+
+#[test]
+fn an_error_names_the_variable_or_the_flag_that_was_set() {
+    let upstream = |name| nothing_typed().variable(name, "http://r").refused();
+    assert_names(&upstream("LOCKGATE_UPSTREAM"), &["(LOCKGATE_UPSTREAM)"]);
+    assert_names(
+        &upstream("LOCKGATE_UPSTREAM_URL"),
+        &["(LOCKGATE_UPSTREAM_URL)"],
+    );
+    let admin = nothing_typed().variable("LOCKGATE_ADMIN", "nowhere");
+    assert_names(&admin.refused(), &["admin.listen", "(LOCKGATE_ADMIN)"]);
+    let flag = nothing_typed().upstream("http://r");
+    assert_names(&flag.refused(), &["upstream.url", "(--upstream)"]);
 }
 
 #[test]
@@ -453,13 +498,16 @@ fn a_url_that_is_none_is_refused_without_showing_its_password() {
         "redis://u:hunter2@",
         "redis://u:hunter2@r:0",
         "redis://u:hunter2@r:65536",
-        "redis://u:hunter2@r/1",
+        "redis://u:hunter2@r/data",
         "redis://u:hunter2@r?protocol=resp3",
+        ":6379",
+        "r:0",
         "redis://u:hunter2@[::1",
         "redis://u:hunter2@::1",
         "u:hunter2@r",
         "unix://run/redis.sock?pass=hunter2",
-        "unix:///run/redis.sock?pass=hunter2&db=1",
+        "unix:///run/redis.sock?pass=hunter2&db=",
+        "unix:///run/redis.sock?pass=hunter2&db=0&db=0",
         "unix:///run/redis.sock?pass=hunter2&pass=hunter3",
         "unix:///run/redis.sock?pass=hunter2#",
         "unix:///run/redis.sock?hunter2",

@@ -1,16 +1,19 @@
 //! TLS: the files to use, towards clients and towards Redis. A later read finds out whether a file can be used. The
 //! check here is that files that belong together are named together, so that no setting is silently ignored.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use super::{Error, HOUR, MILLISECOND, Typed, address, duration, file};
-use crate::transport::tls::{ClientCertificates, ClientFiles, KeyPair, ServerFiles};
+use crate::transport::{
+    address::Address,
+    tls::{ClientCertificates, ClientFiles, KeyPair, ServerFiles},
+};
 
 /// TLS towards clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     /// The address to listen on; port 0 takes a free one.
-    pub listen: SocketAddr,
+    pub listen: Address,
     /// Certificates and keys.
     pub files: ServerFiles,
     /// Bound on the handshake with a client.

@@ -18,6 +18,9 @@ use crate::auth::password::Password;
 /// The prefix of every environment variable for this program.
 const PREFIX: &str = "LOCKGATE_";
 
+/// The place of a value that was not typed.
+const DEFAULT_PLACE: &str = "the default";
+
 /// Flags with a shorter name than their key; as a variable, both spellings work.
 const SHORT: [(&str, &str); 2] = [("upstream", "upstream.url"), ("admin", "admin.listen")];
 
@@ -27,12 +30,12 @@ pub struct Flags {
     /// The configuration file [env: LOCKGATE_CONFIG]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The address to listen on; port 0 takes a free one, `off` is none [env: LOCKGATE_LISTEN] [default:
-    /// 127.0.0.1:6380]
+    /// The address to listen on: `host:port`, or `:port` for every interface; port 0 takes a free one, `off` is none
+    /// [env: LOCKGATE_LISTEN] [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// `embedded`, `redis://[user[:password]@]host[:port]`, `rediss://…` with TLS, or `unix:///path` [env:
-    /// LOCKGATE_UPSTREAM] [default: embedded]
+    /// `embedded`, `host:port`, `redis://[user[:password]@]host[:port]`, `rediss://…` with TLS, or `unix:///path`
+    /// [env: LOCKGATE_UPSTREAM] [default: embedded]
     ///
     /// Put a password into the environment or the file instead: every user of the machine can read the flags of a
     /// process.
@@ -87,29 +90,81 @@ pub enum Error {
         allowed: String,
     },
     /// A file that holds a value cannot be used.
-    #[error("{key}: cannot use {}: {why}", path.display())]
+    #[error("{key} ({place}): cannot use {}: {why}", path.display())]
     UselessFile {
         /// The key that names it.
         key: &'static str,
+        /// The flag, the variable or the file that names it.
+        place: String,
         /// The file.
         path: PathBuf,
         /// The reason.
         why: String,
     },
     /// Two keys or variables with the same meaning were both given.
-    #[error("{0} and {1} mean the same: give one of them")]
-    Twice(String, String),
+    #[error("{one} and {other} mean the same: give one of them")]
+    Twice {
+        /// One of the keys.
+        key: String,
+        /// The same key, with its place.
+        one: String,
+        /// The other key, with its place.
+        other: String,
+    },
 }
 
 /// What was typed for each key, or its default; only as a hash, since some of it is secret.
 #[derive(Debug, Clone, Default)]
-pub struct StatedSettings(BTreeMap<&'static str, Password>);
+pub struct StatedSettings(BTreeMap<&'static str, Stated>);
+
+#[derive(Debug, Clone)]
+struct Stated {
+    text: Password,
+    /// The flag, the variable or the file that it is from.
+    place: String,
+}
 
 impl StatedSettings {
     /// Returns the keys whose text differs in the other one, even if its meaning may not.
     pub fn changed(&self, other: &Self) -> Vec<&'static str> {
-        let differs = |key: &&str| self.0.get(key) != other.0.get(key);
-        self.0.keys().copied().filter(differs).collect()
+        let differs = |(key, stated): &(&&str, &Stated)| {
+            let there = other.0.get(*key);
+            there.is_none_or(|there| there.text != stated.text)
+        };
+        let changed = self.0.iter().filter(differs);
+        changed.map(|(key, _)| *key).collect()
+    }
+
+    /// Returns a key with its place.
+    fn with_place(&self, key: &str) -> String {
+        format!("{key} ({})", self.place(key))
+    }
+
+    /// Returns the flag, the variable or the file that the value of a key is from.
+    pub(super) fn place(&self, key: &str) -> &str {
+        let stated = self.0.get(key);
+        stated.map_or(DEFAULT_PLACE, |stated| &stated.place)
+    }
+
+    /// Returns the error of an instance that cannot run, with the place of the key that it is about.
+    pub fn explain(&self, error: &crate::error::Error) -> String {
+        use crate::{error::Error, transport::tls::TlsError};
+        let is_about = |key: &str, stated: &Stated| match error {
+            Error::Listen { key: about, .. } => key == *about,
+            Error::Tls {
+                section,
+                source: TlsError::File { path, .. },
+            } => {
+                let of_section = key.split_once('.').is_some_and(|(it, _)| it == *section);
+                of_section && stated.text.is(path.as_os_str().as_encoded_bytes())
+            }
+            Error::Tls { .. } | Error::HandedOver(_) => false,
+        };
+        let about = self.0.iter().find(|(key, stated)| is_about(key, stated));
+        match about {
+            Some((key, stated)) => format!("{error}; {key} is from {}", stated.place),
+            None => error.to_string(),
+        }
     }
 }
 
@@ -118,8 +173,8 @@ impl StatedSettings {
 pub(super) struct Typed {
     /// By key.
     flags: BTreeMap<&'static str, String>,
-    /// By the name of the variable.
-    environment: BTreeMap<String, String>,
+    /// By the name of the variable, which for some is longer than the typed name.
+    environment: BTreeMap<String, Variable>,
     /// By key.
     file: BTreeMap<String, String>,
     path: PathBuf,
@@ -129,13 +184,21 @@ pub(super) struct Typed {
     pub(super) asked: BTreeMap<&'static str, String>,
 }
 
+/// A variable of the environment.
+#[derive(Debug, Clone)]
+struct Variable {
+    typed_name: String,
+    value: String,
+}
+
 impl Typed {
     pub(super) fn read(
         flags: Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
         let mut environment = read_environment(environment)?;
-        let path = environment.remove("LOCKGATE_CONFIG").map(PathBuf::from);
+        let path = environment.remove("LOCKGATE_CONFIG");
+        let path = path.map(|variable| PathBuf::from(variable.value));
         let path = flags.config.or(path);
         let file = path
             .as_deref()
@@ -189,9 +252,13 @@ impl Typed {
         show: impl FnOnce(&str) -> String,
     ) -> Result<T, Error> {
         self.asked.insert(key, default.to_owned());
-        let by_default = || (default.to_owned(), "the default".to_owned());
+        let by_default = || (default.to_owned(), DEFAULT_PLACE.to_owned());
         let (text, place) = self.given(key).unwrap_or_else(by_default);
-        self.said.0.insert(key, Password::new(text.as_bytes()));
+        let stated = Stated {
+            text: Password::new(text.as_bytes()),
+            place: place.clone(),
+        };
+        self.said.0.insert(key, stated);
         parse(&text).map_err(|allowed| Error::Wrong {
             key: key.to_owned(),
             value: show(&text),
@@ -204,14 +271,29 @@ impl Typed {
     /// are used up.
     pub(super) fn given(&mut self, key: &str) -> Option<(String, String)> {
         let flag = self.flags.remove(key);
-        let variable = variable(key);
-        let environment = self.environment.remove(&variable);
+        let environment = self.environment.remove(&variable(key));
         let file = self.file.remove(key);
         let name = SHORT.iter().find(|(_, long)| *long == key);
         let name = name.map_or(key, |(short, _)| *short);
         flag.map(|text| (text, format!("--{name}")))
-            .or_else(|| environment.map(|text| (text, variable)))
+            .or_else(|| environment.map(|it| (it.value, it.typed_name)))
             .or_else(|| file.map(|text| (text, self.path.display().to_string())))
+    }
+
+    /// Replaces what was typed for a key that names a file by what the file holds: a reload reports a change of it.
+    pub(super) fn state_content(&mut self, key: &'static str, content: Password) {
+        if let Some(stated) = self.said.0.get_mut(key) {
+            stated.text = content;
+        }
+    }
+
+    /// Returns the error for a key whose value was also given elsewhere: by another key, or within its value.
+    pub(super) fn twice(&self, key: &str, other: &str, within: &str) -> Error {
+        Error::Twice {
+            key: key.to_owned(),
+            one: self.said.with_place(key),
+            other: format!("{within}{}", self.said.with_place(other)),
+        }
     }
 
     /// Forgets an unknown key or variable. Returns whether it was there.
@@ -244,7 +326,7 @@ fn variable(key: &str) -> String {
 
 fn read_environment(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<BTreeMap<String, String>, Error> {
+) -> Result<BTreeMap<String, Variable>, Error> {
     let mut variables = BTreeMap::new();
     for (name, value) in environment {
         let name = name.to_string_lossy().into_owned();
@@ -257,13 +339,18 @@ fn read_environment(
             place: "the environment".to_owned(),
             allowed: "UTF-8".to_owned(),
         })?;
-        variables.insert(name, value);
+        let typed_name = name.clone();
+        variables.insert(name, Variable { typed_name, value });
     }
-    for (short, long) in SHORT.map(|(short, long)| (variable(short), variable(long))) {
+    for (key, short, long) in SHORT.map(|(short, long)| (long, variable(short), variable(long))) {
         if let Some(value) = variables.remove(&short)
             && variables.insert(long.clone(), value).is_some()
         {
-            return Err(Error::Twice(short, long));
+            return Err(Error::Twice {
+                key: key.to_owned(),
+                one: short,
+                other: long,
+            });
         }
     }
     Ok(variables)

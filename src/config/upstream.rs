@@ -4,14 +4,20 @@ use std::fmt;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
-use super::typed::{Error, Typed};
+use super::{
+    secret,
+    typed::{Error, Typed},
+};
 use crate::{
     auth::identity::{CREDENTIAL_BYTES, Credentials, DEFAULT},
-    transport::endpoint::Place,
+    transport::{address::Address, endpoint::Place},
 };
 
-const ALLOWED: &str = "\"embedded\", redis://[user[:password]@]host[:port], rediss:// the same with TLS, or \
-                       unix:///path[?user=user&pass=password] (the database is each client's own choice)";
+const ALLOWED: &str = "\"embedded\", host:port, redis://[user[:password]@]host[:port], rediss:// the same with TLS, or \
+                       unix:///path[?user=user&pass=password]";
+
+const ONE_DATABASE: &str = "no database other than 0, redis://host[:port]/0, since a lock lives in the database that its \
+                            client selects: name the database in the clients' URLs, or let them SELECT it";
 
 /// Where the locks and all other data live.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,21 +47,19 @@ impl Upstream {
     pub(super) fn check(typed: &mut Typed) -> Result<Self, Error> {
         let mut upstream = typed.parse_secret("upstream.url", "embedded", Self::parse)?;
         let user = typed.parse("upstream.user", "", |text| Ok(text.to_owned()))?;
-        let password = typed.parse_secret("upstream.password", "", |text| {
-            let fits = Credentials::new(user.as_bytes(), text.as_bytes()).is_some();
-            let most = format!("at most {CREDENTIAL_BYTES} bytes, with the user");
-            fits.then(|| text.to_owned()).ok_or(most)
+        let keys = ("upstream.password", "upstream.password_file");
+        let password = secret::check(typed, keys.0, keys.1, |text| {
+            let fits = Credentials::new(user.as_bytes(), text).is_some();
+            let text = String::from_utf8(text.to_vec()).ok().filter(|_| fits);
+            text.ok_or_else(|| format!("UTF-8 of at most {CREDENTIAL_BYTES} bytes, with the user"))
         })?;
         if let Self::Redis(redis) = &mut upstream {
-            for (text, mine, key) in [
-                (user, &mut redis.user, "upstream.user"),
-                (password, &mut redis.password, "upstream.password"),
-            ] {
-                if !text.is_empty() && mine.replace(text).is_some() {
-                    return Err(Error::Twice(
-                        key.to_owned(),
-                        "that in upstream.url".to_owned(),
-                    ));
+            let user = Some((user, "upstream.user")).filter(|(user, _)| !user.is_empty());
+            for (beside, in_url) in [(user, &mut redis.user), (password, &mut redis.password)] {
+                if let Some((text, key)) = beside
+                    && in_url.replace(text).is_some()
+                {
+                    return Err(typed.twice(key, "upstream.url", "that in "));
                 }
             }
         }
@@ -69,25 +73,36 @@ impl Upstream {
         }
         RedisAddress::parse(text)
             .map(Self::Redis)
-            .ok_or_else(|| ALLOWED.to_owned())
+            .map_err(str::to_owned)
     }
 }
 
 impl RedisAddress {
-    /// Reads a URL as the `redis` crate does. It may not name a database, which is each client's own choice, nor an
-    /// option that would have no effect.
-    fn parse(url: &str) -> Option<Self> {
-        let (scheme, rest) = url.split_once("://")?;
+    /// Reads `host:port`, or a URL as the `redis` crate does. A URL may name no option that would have no effect. The
+    /// error is the allowed values.
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let place = match text.contains("://") {
+            true => return Self::parse_url(text),
+            false => Address::parse(text).and_then(Address::destination),
+        };
+        let (host, port) = place.ok_or(ALLOWED)?;
+        Ok(Self {
+            place: Place::Tcp { host, port },
+            tls: false,
+            user: None,
+            password: None,
+        })
+    }
+
+    fn parse_url(url: &str) -> Result<Self, &'static str> {
+        let (scheme, rest) = url.split_once("://").ok_or(ALLOWED)?;
         let place_allowed = match scheme {
-            "redis" | "rediss" => !rest
-                .strip_suffix('/')
-                .unwrap_or(rest)
-                .contains(['/', '?', '#']),
+            "redis" | "rediss" => !rest.contains(['?', '#']),
             "unix" => rest.starts_with('/') && has_only_login(rest),
             _ => false,
         };
         if !place_allowed {
-            return None;
+            return Err(ALLOWED);
         }
         // lockgate does TLS itself; the crate is built without it.
         let tls = scheme == "rediss";
@@ -95,17 +110,20 @@ impl RedisAddress {
             true => format!("redis://{rest}").into_connection_info(),
             false => url.into_connection_info(),
         };
-        let info = info.ok()?;
+        let info = info.map_err(|_| ALLOWED)?;
         let place = match info.addr() {
             ConnectionAddr::Tcp(host, port) if *port != 0 => Place::Tcp {
                 host: host.clone(),
                 port: *port,
             },
             ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
-            _ => return None,
+            _ => return Err(ALLOWED),
         };
         let redis = info.redis_settings();
-        Some(Self {
+        if redis.db() != 0 {
+            return Err(ONE_DATABASE);
+        }
+        Ok(Self {
             place,
             tls,
             user: redis.username().map(str::to_owned),
@@ -123,7 +141,7 @@ impl RedisAddress {
     }
 }
 
-/// Returns whether the options behind a socket's path are user and password only, each at most once.
+/// Returns whether the options behind a socket's path are user, password and database only, each at most once.
 fn has_only_login(rest: &str) -> bool {
     if rest.contains('#') {
         return false;
@@ -134,11 +152,11 @@ fn has_only_login(rest: &str) -> bool {
     let name = |field: &str| field.split_once('=').map(|(name, _)| name.to_owned());
     let names: Option<Vec<_>> = query.split('&').map(name).collect();
     names.is_some_and(|mut names| {
+        let known = |name: &String| ["db", "pass", "user"].contains(&name.as_str());
+        let given = names.len();
         names.sort_unstable();
-        matches!(
-            names.iter().map(String::as_str).collect::<Vec<_>>()[..],
-            ["pass"] | ["user"] | ["pass", "user"]
-        )
+        names.dedup();
+        names.len() == given && names.iter().all(known)
     })
 }
 

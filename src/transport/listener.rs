@@ -16,10 +16,10 @@ use std::{
 use rustix::net::sockopt::socket_acceptconn;
 use tokio::net::{TcpListener, UnixListener, UnixSocket};
 
-use super::{stream::Stream, tls::TlsServer};
+use super::{address::Address, stream::Stream, tls::TlsServer};
 
 /// Connections that the system queues until they are accepted, as many as with `TcpListener::bind`.
-const BACKLOG: u32 = 1_024;
+pub(super) const BACKLOG: u32 = 1_024;
 
 /// Sockets that another process opened and already listens on: clients can connect before lockgate starts and while
 /// it restarts.
@@ -116,13 +116,26 @@ struct SocketFile {
 }
 
 impl Listener {
-    /// Listens on this address, with TLS or without; port 0 takes a free one.
+    /// Listens on this socket address, with TLS or without; port 0 takes a free one.
     ///
     /// # Errors
     /// The system refuses it.
     pub async fn tcp(address: SocketAddr, tls: Option<Arc<TlsServer>>) -> io::Result<Self> {
         let socket = Socket::Tcp(TcpListener::bind(address).await?);
         Ok(Self { socket, tls })
+    }
+
+    /// Listens on every socket address that this address stands for, with TLS or without.
+    ///
+    /// # Errors
+    /// See [`Address::bind`].
+    pub async fn all(address: &Address, tls: Option<&Arc<TlsServer>>) -> io::Result<Vec<Self>> {
+        let listeners = address.bind().await?.into_iter();
+        let with_tls = |listener| Self {
+            socket: Socket::Tcp(listener),
+            tls: tls.cloned(),
+        };
+        Ok(listeners.map(with_tls).collect())
     }
 
     /// Listens on a Unix socket with this mode.

@@ -28,7 +28,7 @@ fn the_files_of_tls_to_clients() {
         clients,
     };
     let least = Tls {
-        listen: "[::1]:7001".parse().unwrap(),
+        listen: Address::parse("[::1]:7001").unwrap(),
         files: files(ClientCertificates::Off),
         handshake_timeout: Duration::from_secs(10),
     };
@@ -170,7 +170,7 @@ fn the_password_is_named_once_and_shown_nowhere() {
     let empty = tempfile::NamedTempFile::new().unwrap();
     let long = format!("auth.password = \"{}\"", "hunter2".repeat(100));
     for (text, words) in [
-        (twice, ["auth.password", "auth.password_file"]),
+        (twice, ["auth.password (", "auth.password_file ("]),
         (in_file(Path::new("/nowhere")), ["/nowhere", "No such file"]),
         (in_file(empty.path()), ["auth.password_file", "first line"]),
         (long, ["auth.password", "at most 512 bytes"]),
@@ -179,4 +179,85 @@ fn the_password_is_named_once_and_shown_nowhere() {
         assert_names(&line, &words);
         assert!(!line.contains("hunter2"), "{line}");
     }
+}
+
+#[test]
+fn the_password_for_redis_may_be_in_a_file() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"hunter2\r\nhunter3\n").unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    let in_file = |url: &str, path: &str| {
+        let text = format!("[upstream]\nurl = \"{url}\"\npassword_file = \"{path}\"\n");
+        nothing_typed().file(&text)
+    };
+    let own = |operator: Operator| match operator.starts().upstream.url {
+        Upstream::Redis(redis) => redis.own(),
+        Upstream::Embedded => panic!("a Redis is named"),
+    };
+    for (url, user) in [("redis://r", "default"), ("redis://u@r", "u")] {
+        let account = Credentials::new(user.as_bytes(), b"hunter2");
+        assert_eq!(own(in_file(url, &path)), account, "{url}");
+    }
+
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let mut long = tempfile::NamedTempFile::new().unwrap();
+    long.write_all(&[b'x'; 100_000]).unwrap();
+    let file_key = "upstream.password_file (";
+    let in_url = in_file("redis://:hunter4@r", &path);
+    let beside = in_file("redis://r", &path).variable("LOCKGATE_UPSTREAM_PASSWORD", "hunter4");
+    let flag = in_file("redis://r", &path).upstream("redis://:hunter4@r");
+    for (operator, words) in [
+        (in_url, [file_key, "that in upstream.url ("]),
+        (flag, [file_key, "that in upstream.url (--upstream)"]),
+        (
+            beside,
+            [file_key, "upstream.password (LOCKGATE_UPSTREAM_PASSWORD)"],
+        ),
+        (in_file("redis://r", "/nowhere"), [file_key, "No such file"]),
+        (
+            in_file("redis://r", empty.path().to_str().unwrap()),
+            [file_key, "first line"],
+        ),
+        (
+            in_file("redis://r", long.path().to_str().unwrap()),
+            [file_key, "at most 8192 bytes"],
+        ),
+    ] {
+        let line = operator.refused();
+        assert_names(&line, &words);
+        assert!(!line.contains("hunter") && !line.contains("xxx"), "{line}");
+    }
+}
+
+#[test]
+fn a_reload_sees_a_password_file_that_changed() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let stated = |password: &str| {
+        std::fs::write(file.path(), password).unwrap();
+        let variable = OsString::from("LOCKGATE_UPSTREAM_PASSWORD_FILE");
+        let environment = [(variable, file.path().as_os_str().to_owned())];
+        Config::read(Flags::default(), environment).unwrap().1
+    };
+    let began = stated("hunter2\n");
+    assert_eq!(began.changed(&stated("hunter2")), [""; 0]);
+    assert_eq!(
+        began.changed(&stated("hunter3")),
+        ["upstream.password_file"]
+    );
+}
+
+#[test]
+fn a_password_that_clients_do_not_get_is_remarked_on() {
+    let remarks = |file: &str| nothing_typed().file(file).starts().remarks().len();
+    assert_eq!(remarks(""), 0);
+    assert_eq!(remarks("upstream.url = \"redis://u@r\""), 0);
+    assert_eq!(remarks("upstream.url = \"redis://:p@r\""), 1);
+    assert_eq!(
+        remarks("upstream = { url = \"redis://r\", password = \"p\" }"),
+        1
+    );
+    assert_eq!(
+        remarks("upstream.url = \"redis://:p@r\"\nauth.password = \"q\""),
+        0
+    );
 }

@@ -39,7 +39,7 @@ fn a_failure_to_listen_names_the_key() {
     }
     let ended = run_to_its_end(&["--admin", "9380"], &[]);
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    for words in ["--admin", "admin.listen", "an IP address and a port"] {
+    for words in ["--admin", "admin.listen", "a host and a port"] {
         assert!(ended.stderr.contains(words), "{}", ended.stderr);
     }
 }
