@@ -14,6 +14,7 @@ use crate::{
 
 /// The reason why lockgate cannot run.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The address or the socket cannot be listened on.
     #[error("cannot listen on {place}: {source}; `{key}` must be {wanted}")]

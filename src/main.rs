@@ -15,19 +15,11 @@ use std::{
 };
 
 use clap::Parser;
-use lockgate::{
-    config::{Config, Flags},
-    error::Error,
-    server::{
-        embedder::{Embedder, Ready, Sockets},
-        files,
-        reload::ReloadRequest,
-    },
-};
+use lockgate::{Config, Embedder, Error, Listening, config::Flags, server::files};
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
-    sync::{Notify, mpsc, oneshot},
+    sync::{Notify, oneshot},
 };
 use tracing::{error, info, warn};
 
@@ -93,10 +85,10 @@ fn serve(flags: Flags) -> Exit {
         said,
         asks_for_password: config.password.is_some(),
     };
-    let (reloads, inbox) = mpsc::channel(1);
+    let (embedder, reloads) = Embedder::default().sockets(sockets).reloads();
     let reloader = Reloader::new(flags, began_with, log, reloads);
     let served = runtime(config.threads).and_then(|runtime| {
-        let served = runtime.block_on(run(config, sockets, inbox, reloader));
+        let served = runtime.block_on(run(config, embedder, reloader));
         // Does not wait for a name lookup that is still running.
         runtime.shutdown_background();
         served
@@ -118,20 +110,11 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 }
 
 /// Runs lockgate and handles the operator's signals. Fails where the system refuses a signal handler.
-async fn run(
-    config: Config,
-    sockets: Sockets,
-    reloads: mpsc::Receiver<ReloadRequest>,
-    reloader: Reloader,
-) -> io::Result<Exit> {
+async fn run(config: Config, embedder: Embedder, reloader: Reloader) -> io::Result<Exit> {
     let mut end = ToldToEnd::new()?;
     let mut hangup = signal(SignalKind::hangup())?;
     let (listening, listens) = oneshot::channel();
-    let embedder = Embedder {
-        sockets,
-        reloads,
-        ready: ready(config.clone(), listening),
-    };
+    let embedder = embedder.on_listening(ready(config.clone(), listening));
     let drain = Cell::new(config.drain);
     let reload = async {
         // A SIGHUP that comes earlier takes effect once the instance listens.
@@ -174,8 +157,11 @@ async fn run(
 
 /// Builds the callback that informs people and the service manager once clients can connect; `listening` gets the
 /// status.
-fn ready(config: Config, listening: oneshot::Sender<String>) -> Ready {
-    Box::new(move |listening_on| {
+fn ready(
+    config: Config,
+    listening: oneshot::Sender<String>,
+) -> impl FnOnce(Listening<'_>) + Send + 'static {
+    move |listening_on| {
         let places: Vec<_> = listening_on
             .clients
             .iter()
@@ -190,7 +176,7 @@ fn ready(config: Config, listening: oneshot::Sender<String>) -> Ready {
         service::ready(&status);
         // The receiver may be gone.
         let _ = listening.send(status);
-    })
+    }
 }
 
 /// The signals that end the program.

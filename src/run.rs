@@ -68,17 +68,18 @@ pub async fn run(
         info!(upstream = %config.upstream.url, "listening {how}on {listener}");
     }
     let admin = listen_for_operators(&config).await?;
-    (embedder.ready)(Listening {
-        clients: &listeners,
-        admin: admin
-            .as_ref()
-            .and_then(|(all, _)| all.first()?.local_addr().ok()),
-    });
+    if let Some(callback) = embedder.on_listening {
+        let admin = admin.as_ref().and_then(|(all, _)| all.first());
+        callback(Listening {
+            clients: &listeners,
+            admin: admin.and_then(|first| first.local_addr().ok()),
+        });
+    }
     let live = Arc::clone(&again.live);
     let upstream = again.upstream.clone();
     tokio::select! {
         ended = serve_all(&config, live, listeners, admin, upstream, shutdown) => Ok(ended),
-        never = again.whenever(embedder.reloads) => match never {},
+        never = again.execute(embedder.reloads) => match never {},
     }
 }
 

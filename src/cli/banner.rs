@@ -6,11 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use lockgate::{
-    config::{Config, Upstream},
-    server::embedder::Listening,
-    transport::listener::Listener,
-};
+use lockgate::{Config, Listening, config::Upstream, transport::listener::Listener};
 
 use super::{arguments::VERSION, log::wants_colours};
 

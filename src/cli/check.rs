@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
 };
 
-use lockgate::config::{Config, Flags};
+use lockgate::{Config, config::Flags};
 
 use super::exit::Exit;
 

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use lockgate::{config, error::Error};
+use lockgate::{ConfigError, Error};
 
 /// How the program ended. `clap` also exits with 2 where the flags are wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +45,9 @@ Exit codes:
 
 impl Exit {
     /// Returns the exit for a configuration that is refused.
-    pub(crate) fn of_configuration(error: &config::Error) -> Self {
+    pub(crate) fn of_configuration(error: &ConfigError) -> Self {
         match error {
-            config::Error::UselessFile { .. } => Self::UselessFile,
+            ConfigError::UselessFile { .. } => Self::UselessFile,
             _ => Self::Wrong,
         }
     }
@@ -57,6 +57,7 @@ impl Exit {
         match error {
             Error::Listen { .. } | Error::HandedOver(_) => Self::CannotListen,
             Error::Tls { .. } => Self::UselessFile,
+            _ => Self::Failed,
         }
     }
 

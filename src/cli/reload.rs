@@ -5,17 +5,11 @@
 use std::{env, sync::Arc};
 
 use lockgate::{
-    config::{Config, Flags, StatedSettings},
-    error::Error,
-    server::{
-        files,
-        reload::{RELOADED, ReloadRequest},
-    },
+    Config, Error, Reloads,
+    config::{Flags, StatedSettings},
+    server::{files, reload::RELOADED},
 };
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::spawn_blocking,
-};
+use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 use super::log::Log;
@@ -25,7 +19,7 @@ pub(crate) struct Reloader {
     flags: Flags,
     began_with: Arc<Began>,
     log: Log,
-    reloads: mpsc::Sender<ReloadRequest>,
+    reloads: Reloads,
 }
 
 /// The configuration that the program started with.
@@ -37,12 +31,7 @@ pub(crate) struct Began {
 }
 
 impl Reloader {
-    pub(crate) fn new(
-        flags: Flags,
-        began_with: Began,
-        log: Log,
-        reloads: mpsc::Sender<ReloadRequest>,
-    ) -> Self {
+    pub(crate) fn new(flags: Flags, began_with: Began, log: Log, reloads: Reloads) -> Self {
         Self {
             flags,
             began_with: Arc::new(began_with),
@@ -70,13 +59,9 @@ impl Reloader {
             Err(_) => return None,
         };
         self.log.change(&config.log);
-        let (done, is_done) = oneshot::channel();
-        let reload_request = ReloadRequest {
-            config: config.clone(),
-            done,
-        };
-        self.reloads.send(reload_request).await.ok()?;
-        is_done.await.ok()?;
+        if !self.reloads.apply(config.clone()).await {
+            return None;
+        }
         if !needs_start.is_empty() {
             let keys = needs_start.join(", ");
             warn!(keys, "SIGHUP: these keys were changed and need a new start");

@@ -8,7 +8,7 @@ use std::{
 };
 
 use listenfd::ListenFd;
-use lockgate::server::embedder::Sockets;
+use lockgate::Sockets;
 use sd_notify::NotifyState;
 use tracing::warn;
 

@@ -6,18 +6,20 @@
 
 use std::ffi::OsString;
 
-use super::{Config, Error, Flags, StatedSettings, Typed};
+use super::{Config, ConfigBuilder, Error, Flags, StatedSettings, Typed};
 
 impl Config {
     /// Loads the configuration as [`Config::read`] does, and reports more than one error.
     ///
     /// # Errors
     /// The first error of each section, and every unknown key; at least one.
+    #[doc(hidden)]
     pub fn findings(
         flags: Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<(Self, StatedSettings), Vec<Error>> {
-        let mut typed = Typed::read(flags, environment).map_err(|error| vec![error])?;
+        let mut typed = Typed::read(ConfigBuilder::from(flags).environment(environment))
+            .map_err(|error| vec![error])?;
         let mut found = Vec::new();
         loop {
             let mut rest = typed.clone();

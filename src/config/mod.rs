@@ -25,6 +25,7 @@ use crate::{
 mod absorb;
 mod admin;
 mod auth;
+mod builder;
 mod findings;
 pub mod live;
 mod secret;
@@ -33,47 +34,67 @@ mod typed;
 mod upstream;
 
 pub use admin::Admin;
+pub use builder::ConfigBuilder;
 pub use tls::{Tls, UpstreamTls};
 pub use typed::{Error, Flags, StatedSettings};
 use typed::{Typed, shown};
 pub use upstream::{RedisAddress, Upstream};
 
-/// The checked configuration.
+/// A checked configuration. [`Config::default`] has the defaults of `config/lockgate.toml`; printing one shows no
+/// password.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Address to listen on; port 0 takes a free one. None: no address.
+    #[doc(hidden)]
     pub listen: Option<Address>,
     /// Unix socket to listen on.
+    #[doc(hidden)]
     pub unix_socket: Option<UnixSocket>,
     /// Listener for TLS clients.
+    #[doc(hidden)]
     pub tls: Option<Tls>,
     /// Admin address, over HTTP.
+    #[doc(hidden)]
     pub admin: Option<Admin>,
     /// Whether clients on other machines are refused where no password is required.
+    #[doc(hidden)]
     pub protected_mode: bool,
     /// Password that clients have to give first.
+    #[doc(hidden)]
     pub password: Option<Password>,
     /// Threads that serve clients.
+    #[doc(hidden)]
     pub threads: usize,
     /// What to log, as a filter of `tracing`: `info`, or `warn,lockgate=debug`.
+    #[doc(hidden)]
     pub log: String,
     /// The section `[upstream]`.
+    #[doc(hidden)]
     pub upstream: UpstreamSettings,
     /// The section `[write_back]`.
+    #[doc(hidden)]
     pub write_back: WriteBackSettings,
     /// How long clients may take to finish at shutdown.
+    #[doc(hidden)]
     pub drain: Duration,
     /// Silence after which TCP probes a client's machine; zero disables it.
+    #[doc(hidden)]
     pub tcp_keepalive: Duration,
     /// Silence after which a client is closed, as Redis's `timeout`; zero disables it.
+    #[doc(hidden)]
     pub idle_timeout: Duration,
     /// The section `[lock]`.
+    #[doc(hidden)]
     pub lock: LockSettings,
     /// The section `[absorb]`.
+    #[doc(hidden)]
     pub absorb: AbsorbSettings,
     /// The bounds.
+    #[doc(hidden)]
     pub limits: Limits,
     /// How often a client would poll for a lock, for the estimate of avoided polls.
+    #[doc(hidden)]
     pub poll_interval: Duration,
     queue: QueueTimes,
 }
@@ -173,32 +194,26 @@ const MOST: usize = u32::MAX as usize;
 const MOST_BUFFER_BYTES: usize = 1024 * 1024 * 1024;
 
 impl Config {
-    /// Loads the configuration from the flags, the environment and the file that one of them names. A flag takes
-    /// precedence over the environment, the environment over the file, the file over the default.
-    ///
-    /// # Errors
-    /// A file that cannot be read, an unknown key or `LOCKGATE_*` variable, or a value that is not allowed.
-    pub fn load(
-        flags: Flags,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Result<Self, Error> {
-        Self::read(flags, environment).map(|(config, _)| config)
+    /// Begins a configuration.
+    pub fn builder() -> ConfigBuilder {
+        ConfigBuilder::default()
     }
 
-    /// Loads the configuration, with what was typed for each key, to compare it with a later reload.
+    /// Loads the configuration from the flags, the environment and the file that one of them names, with what was
+    /// typed for each key.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// As [`ConfigBuilder::build`].
+    #[doc(hidden)]
     pub fn read(
         flags: Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<(Self, StatedSettings), Error> {
-        let mut typed = Typed::read(flags, environment)?;
-        let config = Self::check(&mut typed)?;
-        Ok((config, typed.refuse_the_rest()?))
+        ConfigBuilder::from(flags).environment(environment).read()
     }
 
     /// Returns where clients will connect, as far as that is known before listening (port 0 is a free one).
+    #[doc(hidden)]
     pub fn places(&self) -> Vec<String> {
         let secure = self.tls.as_ref().map(|tls| format!("{} (TLS)", tls.listen));
         let plain = self.listen.as_ref().map(Address::to_string);
@@ -208,6 +223,7 @@ impl Config {
     }
 
     /// Returns what an operator may expect of this configuration and does not get.
+    #[doc(hidden)]
     pub fn remarks(&self) -> Vec<&'static str> {
         let own_password =
             matches!(&self.upstream.url, Upstream::Redis(it) if it.password.is_some());
@@ -220,6 +236,7 @@ impl Config {
     }
 
     /// Returns the settings of the queues of locks.
+    #[doc(hidden)]
     pub fn lock_settings(&self) -> Settings {
         Settings {
             max_handovers: self.queue.max_handovers,
@@ -241,6 +258,7 @@ impl Config {
     }
 
     /// Returns [`Config::poll_interval`] in microseconds.
+    #[doc(hidden)]
     pub fn poll_interval_micros(&self) -> u64 {
         millis(self.poll_interval).saturating_mul(1_000)
     }

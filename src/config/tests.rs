@@ -41,15 +41,18 @@ impl Operator {
         self
     }
 
+    /// Returns what was typed; its file lives as long as the operator.
+    fn builder(&self) -> ConfigBuilder {
+        ConfigBuilder::from(self.flags.clone()).environment(self.environment.clone())
+    }
+
     fn starts(self) -> Config {
-        Config::load(self.flags, self.environment).unwrap()
+        self.builder().build().unwrap()
     }
 
     /// Returns the one line that refuses the configuration.
     fn refused(self) -> String {
-        let line = Config::load(self.flags, self.environment)
-            .unwrap_err()
-            .to_string();
+        let line = self.builder().build().unwrap_err().to_string();
         assert!(!line.contains('\n'), "one line: {line}");
         line
     }
@@ -293,6 +296,32 @@ fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
     assert_names(
         &twice.refused(),
         &["LOCKGATE_UPSTREAM ", "LOCKGATE_UPSTREAM_URL"],
+    );
+}
+
+#[test]
+fn an_embedding_program_sets_any_key_and_takes_precedence() {
+    let typed = nothing_typed()
+        .variable("LOCKGATE_LOCK_LEASE", "6s")
+        .variable("LOCKGATE_DRAIN", "7s");
+    let config = typed
+        .builder()
+        .set("lock.lease", "5s")
+        .set("limits.clients", 9);
+    let config = config.build().unwrap();
+    assert_eq!(config.lock.leases.default_ms, 5_000);
+    assert_eq!(config.drain, Duration::from_secs(7));
+    assert_eq!(config.limits.clients, 9);
+    let refused = |key: &str, value: &str| {
+        let builder = Config::builder().set(key, value);
+        assert!(!format!("{builder:?}").contains(value));
+        builder.build().unwrap_err().to_string()
+    };
+    let words = ["lock.lease", "\"soon\"", "(the program)"];
+    assert_names(&refused("lock.lease", "soon"), &words);
+    assert_names(
+        &refused("lock.leese", "2s"),
+        &["lock.leese: no such key (from the program)"],
     );
 }
 

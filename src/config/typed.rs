@@ -1,4 +1,4 @@
-//! The typed configuration: flags, environment and file, still as text, each value with its origin. This module
+//! The typed configuration: set values, environment and file, still as text, each value with its origin. This module
 //! knows nothing of the keys but their spelling: `lock.lease` in the file is `LOCKGATE_LOCK_LEASE` in the
 //! environment.
 
@@ -13,6 +13,7 @@ use std::{
 use clap::Args;
 use toml::de::{DeTable, DeValue};
 
+use super::builder::{ConfigBuilder, Given};
 use crate::auth::password::Password;
 
 /// The prefix of every environment variable for this program.
@@ -21,7 +22,7 @@ const PREFIX: &str = "LOCKGATE_";
 /// The place of a value that was not typed.
 const DEFAULT_PLACE: &str = "the default";
 
-/// Flags with a shorter name than their key; as a variable, both spellings work.
+/// Keys with a shorter name, that of their flag; as a variable, both spellings work.
 const SHORT: [(&str, &str); 2] = [("upstream", "upstream.url"), ("admin", "admin.listen")];
 
 /// The settings that flags can give.
@@ -52,6 +53,7 @@ pub struct Flags {
 
 /// The reason why a configuration is refused. The text names the key or variable, and the allowed values.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The file could not be read.
     #[error("{}: {error}", path.display())]
@@ -74,7 +76,7 @@ pub enum Error {
     Unknown {
         /// The key, or the environment variable.
         name: String,
-        /// ` in <file>`, or nothing.
+        /// Where it was given.
         place: String,
     },
     /// The value is not allowed.
@@ -172,7 +174,7 @@ impl StatedSettings {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Typed {
     /// By key.
-    flags: BTreeMap<&'static str, String>,
+    set: BTreeMap<String, Given>,
     /// By the name of the variable, which for some is longer than the typed name.
     environment: BTreeMap<String, Variable>,
     /// By key.
@@ -192,28 +194,16 @@ struct Variable {
 }
 
 impl Typed {
-    pub(super) fn read(
-        flags: Flags,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Result<Self, Error> {
-        let mut environment = read_environment(environment)?;
+    pub(super) fn read(builder: ConfigBuilder) -> Result<Self, Error> {
+        let mut environment = read_environment(builder.environment)?;
         let path = environment.remove("LOCKGATE_CONFIG");
         let path = path.map(|variable| PathBuf::from(variable.value));
-        let path = flags.config.or(path);
+        let path = builder.file.or(path);
         let file = path
             .as_deref()
             .map_or_else(|| Ok(BTreeMap::new()), read_file)?;
-        let flags = [
-            ("listen", flags.listen),
-            ("upstream.url", flags.upstream),
-            ("admin.listen", flags.admin),
-            ("log", flags.log),
-        ];
         Ok(Self {
-            flags: flags
-                .into_iter()
-                .filter_map(|(key, text)| Some((key, text?)))
-                .collect(),
+            set: builder.set,
             environment,
             file,
             path: path.unwrap_or_default(),
@@ -270,12 +260,10 @@ impl Typed {
     /// Takes what was typed for a key, and its origin. Of several, the one with precedence is returned; all of them
     /// are used up.
     pub(super) fn given(&mut self, key: &str) -> Option<(String, String)> {
-        let flag = self.flags.remove(key);
+        let set = self.set.remove(key);
         let environment = self.environment.remove(&variable(key));
         let file = self.file.remove(key);
-        let name = SHORT.iter().find(|(_, long)| *long == key);
-        let name = name.map_or(key, |(short, _)| *short);
-        flag.map(|text| (text, format!("--{name}")))
+        set.map(|it| (it.text, it.place))
             .or_else(|| environment.map(|it| (it.value, it.typed_name)))
             .or_else(|| file.map(|text| (text, self.path.display().to_string())))
     }
@@ -298,11 +286,17 @@ impl Typed {
 
     /// Forgets an unknown key or variable. Returns whether it was there.
     pub(super) fn forget(&mut self, unknown: &str) -> bool {
-        self.environment.remove(unknown).is_some() || self.file.remove(unknown).is_some()
+        self.set.remove(unknown).is_some()
+            || self.environment.remove(unknown).is_some()
+            || self.file.remove(unknown).is_some()
     }
 
     /// Refuses what is left, which is unknown: the check has asked for every known key.
     pub(super) fn refuse_the_rest(self) -> Result<StatedSettings, Error> {
+        if let Some((name, Given { place, .. })) = self.set.into_iter().next() {
+            let place = format!(" (from {place})");
+            return Err(Error::Unknown { name, place });
+        }
         if let Some(name) = self.environment.into_keys().next() {
             return Err(Error::Unknown {
                 name,

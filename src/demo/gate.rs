@@ -10,7 +10,7 @@ use std::{
 };
 
 use lockgate::{
-    config::Config,
+    Config,
     lock::WriteBack,
     transport::{
         endpoint::{Endpoint, Place},

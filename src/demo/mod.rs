@@ -23,7 +23,7 @@ use std::{
 
 use clap::Args;
 use lockgate::{
-    config::{self, Config, Flags, RedisAddress, Upstream},
+    config::{self, Config, ConfigBuilder, Flags, RedisAddress, Upstream},
     limits::OWN_FILES,
     server::files,
     transport::{endpoint::Endpoint, tls::TlsClient},
@@ -506,8 +506,10 @@ fn configuration(
         upstream: Some(url.to_owned()),
         ..Flags::default()
     };
-    let absorbed = ("LOCKGATE_ABSORB_KEYS".into(), keys.of(Way::Absorbed).into());
-    let config = Config::load(flags, environment.chain(iter::once(absorbed)))?;
+    let config = ConfigBuilder::from(flags)
+        .environment(environment)
+        .set("absorb.keys", keys.of(Way::Absorbed))
+        .build()?;
     match config.upstream.url.clone() {
         Upstream::Redis(redis) => Ok((config, redis)),
         Upstream::Embedded => Err(Failure::Wrong(

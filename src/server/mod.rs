@@ -42,6 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ended {
     /// Clients that were not done within `drain` and were disconnected.
     pub cut: usize,

@@ -56,14 +56,16 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Executes each order, forever.
-    pub async fn whenever(self, mut reloads: mpsc::Receiver<ReloadRequest>) -> Infallible {
-        while let Some(ReloadRequest { config, done }) = reloads.recv().await {
-            let reload = self.clone();
-            // Reading the files blocks. Nothing in it panics.
-            let _ = spawn_blocking(move || reload.take_over(&config)).await;
-            // The receiver may be gone.
-            let _ = done.send(());
+    /// Executes each request, forever.
+    pub async fn execute(self, reloads: Option<mpsc::Receiver<ReloadRequest>>) -> Infallible {
+        if let Some(mut reloads) = reloads {
+            while let Some(ReloadRequest { config, done }) = reloads.recv().await {
+                let reload = self.clone();
+                // Reading the files blocks. Nothing in it panics.
+                let _ = spawn_blocking(move || reload.take_over(&config)).await;
+                // The receiver may be gone.
+                let _ = done.send(());
+            }
         }
         pending().await
     }

@@ -2,7 +2,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use super::*;
 use crate::{
-    config::{Config, Flags, live::LiveConfig},
+    config::{Config, live::LiveConfig},
     gate::{Answer, Client, Label, LockOptions},
     lock::{EndReason, GrantKind, LockMetric, Refusal, Reply, Time, Token, UserId},
     store::LockName,
@@ -23,11 +23,8 @@ fn shared() -> Shared {
 
 /// Returns every family: with a Redis upstream, though none is reachable.
 fn families_before_redis() -> Vec<Family> {
-    let flags = Flags {
-        upstream: Some("redis://127.0.0.1:1".to_owned()),
-        ..Flags::default()
-    };
-    let config = Config::load(flags, []).unwrap();
+    let config = Config::builder().set("upstream.url", "redis://127.0.0.1:1");
+    let config = config.build().unwrap();
     families(&crate::run::shared(
         &config,
         Arc::new(LiveConfig::new(&config)),
