@@ -219,11 +219,7 @@ impl Session {
             }
         }
         if let Err(reason) = self.may_absorb(&absorbed.shape) {
-            if let Some(reason) = reason {
-                self.shared.absorb_metrics().passed(reason);
-            }
-            self.last_passed = Some(absorbed.shape.key.clone());
-            return self.fall_open(&absorbed, None);
+            return self.pass(&absorbed, reason);
         }
         if self.backend.streams() {
             self.hides_reply = self.backend.hides_reply();
@@ -246,9 +242,6 @@ impl Session {
         }
         if shape.key.len() > bounds.key_bytes || shared.gate.is_reserved(&name) {
             return Err(Some(PassedReason::Keys));
-        }
-        if shared.unauthorized.has(self.who.user, self.asked_at()) {
-            return Err(Some(PassedReason::Rights));
         }
         match &shape.ask {
             Ask::Acquire {
@@ -286,8 +279,25 @@ impl Session {
         }
     }
 
+    /// Returns whether the rights of an admitted client's user do not suffice for lockgate's own commands.
+    fn is_unauthorized(&self) -> bool {
+        self.shared.unauthorized.has(self.who.user, self.asked_at())
+    }
+
+    /// Leaves a command to Redis, and counts the reason if there is one.
+    fn pass(&mut self, absorbed: &Absorbed, reason: Option<PassedReason>) {
+        if let Some(reason) = reason {
+            self.shared.absorb_metrics().passed(reason);
+        }
+        self.last_passed = Some(absorbed.shape.key.clone());
+        self.fall_open(absorbed, None);
+    }
+
     /// Runs an absorbed command of an admitted client.
     pub(super) fn run_absorbed(&mut self, mut absorbed: Box<Absorbed>) {
+        if self.is_unauthorized() {
+            return self.pass(&absorbed, Some(PassedReason::Rights));
+        }
         let Ask::Acquire {
             token,
             lease_ms,
@@ -364,7 +374,7 @@ impl Session {
     pub(super) fn start_absorbed(&self, shape: &Shape) -> Option<Pending> {
         let (gate, who) = (&self.shared.gate, &self.who);
         let name = self.name(shape.key.clone());
-        if !self.is_admitted() || self.may_absorb(shape).is_err() {
+        if !self.is_admitted() || self.is_unauthorized() || self.may_absorb(shape).is_err() {
             return None;
         }
         let asked_at = self.asked_at();

@@ -136,6 +136,43 @@ fn a_user_without_rights_for_lockgates_scripts_is_served_by_redis() {
 }
 
 #[test]
+fn a_connection_that_authenticates_as_another_user_has_the_rights_of_that_user() {
+    let redis = RedisServer::start(&[]);
+    let mut admin = redis.client();
+    admin.call(&["ACL", "SETUSER", "plain", "on", ">p", "~lock:*", "+set"]);
+    admin.call(&["ACL", "SETUSER", "full", "on", ">p", "~*", "&*", "+@all"]);
+    let place = with(redis, LONG);
+    let mut client = place.client();
+    // (user, lock, the number of commands that passed for want of rights)
+    for (user, lock, passed) in [
+        ("plain", "lock:a", 1),
+        ("full", "lock:b", 1),
+        ("plain", "lock:c", 2),
+    ] {
+        assert_eq!(client.say(&format!("AUTH {user} p")), "OK");
+        assert_eq!(client.say(&format!("SET {lock} t NX PX 20000")), "OK");
+        let counted = counted(&mut place.client(), "absorb_passed_rights");
+        assert_eq!(counted, passed, "{user}");
+    }
+    // Redis has refused this user's scripts: a new connection does not make lockgate try again.
+    let mut rejected = || {
+        let info = admin.say("INFO commandstats").text();
+        let scripts = info.lines().filter(|line| line.starts_with("cmdstat_eval"));
+        let calls =
+            scripts.filter_map(|line| line.split_once("rejected_calls=")?.1.split(',').next());
+        calls
+            .map(|calls| calls.parse::<u32>().unwrap())
+            .sum::<u32>()
+    };
+    let before = rejected();
+    assert!(before > 0, "lockgate tried");
+    let mut client = place.client();
+    assert_eq!(client.say("AUTH plain p"), "OK");
+    assert_eq!(client.say("SET lock:d t NX PX 20000"), "OK");
+    assert_eq!(rejected(), before);
+}
+
+#[test]
 fn a_redis_that_is_away_fails_an_attempt_as_any_command() {
     let mut place = place("20ms");
     place.redis.as_mut().unwrap().kill();
