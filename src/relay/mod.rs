@@ -316,16 +316,17 @@ impl Backend {
         }
     }
 
-    /// As [`sent`](Self::sent), for a command that [`is_login`]: `who` states the client's identity, `called`
-    /// its name.
+    /// As [`sent`](Self::sent), for a command that [`is_login`]: `who` states the client's identity, or lockgate itself
+    /// has let the client in; `called` states its name.
     pub(crate) fn sent_login(
         &mut self,
         command: &RequestScanner,
-        who: &[Bytes],
+        who: Option<&[Bytes]>,
         called: &[Bytes],
     ) -> Result<(), Uncountable> {
         match self {
             Self::Relay(relay) => {
+                relay.count_commands(1);
                 relay.state.sent_login(command, who, called)?;
                 is_not_endless(&relay.state)
             }
@@ -341,7 +342,7 @@ impl Backend {
         arguments: &[Bytes],
     ) -> Result<(), Uncountable> {
         if is_login(command.name()) {
-            return self.sent_login(command, arguments, arguments);
+            return self.sent_login(command, Some(arguments), arguments);
         }
         let Self::Relay(relay) = self else {
             return Ok(());

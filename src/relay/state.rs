@@ -180,15 +180,15 @@ impl State {
         Ok(())
     }
 
-    /// As [`State::sent`], for an `AUTH` or `HELLO`: the arguments `who` state the client's identity,
-    /// `called` its name. After a mere [`State::sent`] both stay unknown.
+    /// As [`State::sent`], for an `AUTH` or `HELLO`: the arguments `who` state the client's identity, or lockgate
+    /// itself has let the client in; `called` states its name. After a mere [`State::sent`] both stay unknown.
     ///
     /// # Errors
     /// As [`State::sent`].
     pub fn sent_login(
         &mut self,
         command: &RequestScanner,
-        who: &[Bytes],
+        who: Option<&[Bytes]>,
         called: &[Bytes],
     ) -> Result<(), Uncountable> {
         let before = self.logins_sent;

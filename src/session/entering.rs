@@ -50,7 +50,7 @@ impl Session {
             {
                 self.answer_at_once(|out, protocol| Writer::new(out, protocol).status("RESET"));
             }
-            b"RESET" => self.hand_on(&frame, &[]),
+            b"RESET" => self.hand_on(&frame, None),
             _ => self.log_in(&frame),
         }
     }
@@ -62,15 +62,15 @@ impl Session {
             None => Ok(command.clone()),
         };
         match admitted {
-            Ok(handed_on) if handed_on == command => self.hand_on(frame, &command),
+            Ok(handed_on) if handed_on == command => self.hand_on(frame, Some(&command)),
             // In a transaction and in subscribed mode, Redis's reply does not show the result of a command.
             _ if self.backend.takes_lock_commands() => {
-                self.hand_on(NO_LOGIN, &[Bytes::from_static(b"AUTH")])
+                self.hand_on(NO_LOGIN, Some(&[Bytes::from_static(b"AUTH")]))
             }
             Ok(handed_on) => {
                 let guard = self.shared.guard.as_ref();
                 let known = guard.is_some_and(Guard::has_own);
-                let says = if known { &handed_on[..] } else { &[] };
+                let says = known.then_some(&handed_on[..]);
                 self.hand_on(&guard::frame(&handed_on), says);
             }
             Err(text) => {
@@ -83,8 +83,8 @@ impl Session {
     }
 
     /// Sends the backend `command` in place of the command just read. For Redis, `says` states the client's
-    /// identity; if empty, the client is anonymous.
-    fn hand_on(&mut self, command: &[u8], says: &[Bytes]) {
+    /// identity. None: the client is anonymous.
+    fn hand_on(&mut self, command: &[u8], says: Option<&[Bytes]>) {
         if self.backend.streams() {
             self.backend
                 .pass_on(&mut BytesMut::from(command), command.len());

@@ -64,7 +64,7 @@ impl Client {
                         let frame = Bytes::copy_from_slice(&bytes[frame_at..at]);
                         let arguments = arguments(&frame, 100).expect("it was scanned");
                         self.state
-                            .sent_login(&self.requests, &arguments, &arguments)?;
+                            .sent_login(&self.requests, Some(&arguments), &arguments)?;
                     } else {
                         self.state.sent(&self.requests)?;
                     }

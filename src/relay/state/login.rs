@@ -50,13 +50,15 @@ impl Logins {
         (&self.identity, self.changes)
     }
 
-    /// Keeps a forwarded login. Without arguments, lockgate itself has let the client in.
-    pub(super) fn sent(&mut self, number: u64, arguments: &[Bytes]) {
+    /// Keeps a forwarded login with its arguments. None: lockgate itself has let the client in.
+    pub(super) fn sent(&mut self, number: u64, arguments: Option<&[Bytes]>) {
         if self.offered.len() >= OFFERED {
             self.offered.pop_front();
         }
-        self.offered
-            .push_back((number, PendingLogin::of(arguments)));
+        self.offered.push_back((
+            number,
+            arguments.map_or(PendingLogin::LetIn, PendingLogin::of),
+        ));
     }
 
     /// Applies a login that Redis accepted. Returns whether it contained credentials or made the client
@@ -117,7 +119,6 @@ impl PendingLogin {
         let is_hello = |name: &Bytes| name.eq_ignore_ascii_case(b"HELLO");
         match arguments {
             [name, _version, options @ ..] if is_hello(name) => Self::of_hello(options),
-            [] => Self::LetIn,
             [_auth, password] => Self::Credentials(Credentials::new(DEFAULT, password)),
             [_auth, name, password] => Self::Credentials(Credentials::new(name, password)),
             _ => Self::Nothing,

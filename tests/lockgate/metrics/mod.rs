@@ -240,6 +240,20 @@ fn changes_by_others_are_counted() {
 }
 
 #[test]
+fn a_login_is_a_relayed_command() {
+    let place = quiet_place();
+    let mut observer = place.client();
+    let mut client = place.client();
+    assert_eq!(client.say("PING"), "PONG");
+    let before = Counts::of(&mut observer);
+    client.say("HELLO 3");
+    client.say("AUTH default any");
+    let after = Counts::of(&mut observer);
+    let more = after.get("relayed_commands") - before.get("relayed_commands");
+    assert_eq!(more, 2 + 1, "both, and the observer's INFO");
+}
+
+#[test]
 fn relayed_bytes_are_unchanged() {
     let place = quiet_place();
     let mut redis = place.redis().client();
