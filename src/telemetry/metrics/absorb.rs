@@ -48,7 +48,7 @@ pub enum ReleaseHow {
     FromMemory,
 }
 
-/// The reason why a command about the key of an absorbed lock passed to Redis.
+/// The reason why a command about the key of an absorbed lock was not absorbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassedReason {
     /// It sets no expiry.
@@ -132,7 +132,7 @@ impl AbsorbMetrics {
         self.saved.add(commands);
     }
 
-    /// Counts a command that passed to Redis.
+    /// Counts a command that passed to Redis or, without one, was answered as it is.
     pub fn passed(&self, reason: PassedReason) {
         self.passed.count(reason as usize);
     }
@@ -168,7 +168,7 @@ impl AbsorbMetrics {
             ),
             Family::counters(
                 "lockgate_absorb_passed_total",
-                "Commands about keys of absorb.keys or absorb.try_keys that went to Redis as they are, by reason.",
+                "Commands about keys of absorb.keys or absorb.try_keys (without a Redis: any key) that were not absorbed, by reason: Redis, or lockgate without one, replied to them as they are.",
                 self.passed.samples("reason"),
             ),
             Family::gauge(
