@@ -143,22 +143,21 @@ impl Queue {
     /// instance knows the deadline that the first sending found.
     fn insist_on_deadline(&self, in_flight: &mut InFlight) {
         let op = in_flight.op.as_ref().and_then(|op| op.owner());
-        let is_absorbed = op.is_some_and(|owner| owner.absorbed);
-        if let StoreRequest::Release {
-            user,
-            token,
-            only_if,
+        if op.is_some_and(|owner| owner.absorbed) {
+            self.release_only_this_grant(in_flight);
         }
-        | StoreRequest::Handover {
-            user,
-            from: token,
-            only_if,
-            ..
-        } = &mut in_flight.store_request
-            && is_absorbed
+    }
+
+    /// Gives a release the deadline of the lease that it ends, if it has none and this instance knows one.
+    fn release_only_this_grant(&self, in_flight: &mut InFlight) {
+        let known = in_flight.released().and_then(|(user, token, _)| {
+            let lease = self.lease.as_ref().filter(|it| it.is_of(user, token));
+            lease.and_then(|lease| lease.deadline)
+        });
+        if let StoreRequest::Release { only_if, .. } | StoreRequest::Handover { only_if, .. } =
+            &mut in_flight.store_request
         {
-            let lease = self.lease.as_ref().filter(|it| it.is_of(*user, token));
-            *only_if = only_if.or(lease.and_then(|lease| lease.deadline));
+            *only_if = only_if.or(known);
         }
     }
 
@@ -226,32 +225,22 @@ impl Queue {
         context: &mut Context<'_>,
     ) {
         let is_served = self.served_by(&in_flight).is_some();
-        match &mut in_flight.store_request {
+        match &in_flight.store_request {
             StoreRequest::Acquire { .. } if !is_served => {
                 self.doubt(&in_flight);
                 self.left();
             }
             // The client has its reply. From now on the request is on lockgate's own behalf, and for that grant only,
             // since the token may be granted again elsewhere.
-            StoreRequest::Release {
-                user,
-                token: holder,
-                only_if,
-            }
-            | StoreRequest::Handover {
-                user,
-                from: holder,
-                only_if,
-                ..
-            } if !in_flight.own
-                && only_if.is_none()
-                && in_flight
-                    .reply_to
-                    .is_none_or(|(_, until)| until <= context.now) =>
+            StoreRequest::Release { only_if: None, .. }
+            | StoreRequest::Handover { only_if: None, .. }
+                if !in_flight.own
+                    && in_flight
+                        .reply_to
+                        .is_none_or(|(_, until)| until <= context.now) =>
             {
-                let lease = self.lease.as_ref().filter(|l| l.is_of(*user, holder));
-                *only_if = lease.and_then(|lease| lease.deadline);
-                if only_if.is_some() {
+                self.release_only_this_grant(&mut in_flight);
+                if let Some((.., Some(_))) = in_flight.released() {
                     return self.send(in_flight, context);
                 }
                 self.doubt(&in_flight);
