@@ -3,6 +3,12 @@
 
 use crate::harness::{Harness, scenario};
 
+/// Runs a scenario that begins with the lock granted to `a`.
+fn while_a_holds(lines: &[(&str, &str)]) {
+    let granted = [("1 lock a", "acquire a"), ("granted 7", "1 granted a")];
+    scenario(&[&granted, lines].concat());
+}
+
 #[test]
 fn an_attempt_at_a_free_lock_costs_one_request_and_its_release_another() {
     scenario(&[
@@ -16,9 +22,7 @@ fn an_attempt_at_a_free_lock_costs_one_request_and_its_release_another() {
 
 #[test]
 fn an_attempt_waits_in_the_queue_and_is_handed_the_lock() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("3 lock c", ""),
         ("4 unlock a", "hand a to strict b"),
@@ -30,9 +34,7 @@ fn an_attempt_waits_in_the_queue_and_is_handed_the_lock() {
 
 #[test]
 fn a_refused_attempt_keeps_its_place_for_the_next_one_with_its_token() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("3 lock c", ""),
         ("after 50", "2 Nil"),
@@ -45,9 +47,7 @@ fn a_refused_attempt_keeps_its_place_for_the_next_one_with_its_token() {
 /// A client whose token did not come back within its grace makes a new one each time.
 #[test]
 fn where_clients_make_new_tokens_the_next_attempt_on_the_connection_has_the_place() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("after 50", "2 Nil"),
         ("3 lock c spins 1 wait 50", ""),
@@ -67,9 +67,7 @@ fn where_clients_make_new_tokens_the_next_attempt_on_the_connection_has_the_plac
 /// They take their connections from a pool.
 #[test]
 fn where_clients_repeat_their_tokens_none_loses_its_place_to_another_on_its_connection() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("after 50", "2 Nil"),
         ("3 lock c spins 1 wait 50", ""),
@@ -80,9 +78,7 @@ fn where_clients_repeat_their_tokens_none_loses_its_place_to_another_on_its_conn
 
 #[test]
 fn an_empty_place_is_passed_over() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("3 lock c spins 2 wait 100", ""),
         ("after 50", "2 Nil"),
@@ -96,9 +92,7 @@ fn an_empty_place_is_passed_over() {
 
 #[test]
 fn an_attempt_that_does_not_wait_is_refused_from_memory_and_keeps_its_place() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 try", "2 Nil"),
         ("3 lock c", ""),
         ("4 lock b spins 1 wait 50", ""),
@@ -108,9 +102,7 @@ fn an_attempt_that_does_not_wait_is_refused_from_memory_and_keeps_its_place() {
 
 #[test]
 fn an_attempt_that_no_other_follows_leaves_no_place() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 try once", "2 Nil"),
         ("3 lock c", ""),
         ("4 lock b spins 1 wait 50", ""),
@@ -181,9 +173,7 @@ fn an_attempt_without_a_reply_is_sent_again_but_the_holders_token_is_still_refus
 /// Executed twice, the handover would take the lock from another client with the next waiter's token.
 #[test]
 fn a_handover_to_an_attempt_without_a_reply_becomes_a_release_of_that_grant() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock 1 spins 1 wait 50", ""),
         ("3 unlock a", "hand a to strict 1"),
         ("unknown", "release a"),
@@ -205,9 +195,7 @@ fn a_release_that_is_sent_again_insists_on_the_deadline_that_it_was_to_end() {
 
 #[test]
 fn a_release_right_after_the_refusal_is_answered_from_memory_and_the_place_stays() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("3 lock c", ""),
         ("after 50", "2 Nil"),
@@ -219,9 +207,7 @@ fn a_release_right_after_the_refusal_is_answered_from_memory_and_the_place_stays
 
 #[test]
 fn a_release_some_time_after_the_refusal_asks_the_store() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("after 50", "2 Nil"),
         ("after 51", ""),
@@ -247,9 +233,7 @@ fn a_release_after_the_refusal_asks_the_store_if_the_holder_is_not_known_for_sur
 /// A user without rights must not learn that the lock is held.
 #[test]
 fn a_release_by_a_user_that_the_store_has_not_authorized_is_not_answered_from_memory() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50 user 2", "check as 2"),
         ("after 50", "2 Nil"),
         ("3 unlock b absorbed user 2", ""),
@@ -261,9 +245,7 @@ fn a_release_by_a_user_that_the_store_has_not_authorized_is_not_answered_from_me
 /// Its client gave it up on another connection.
 #[test]
 fn a_release_of_a_token_that_waits_ends_its_attempt() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 500", ""),
         ("3 unlock b absorbed", "2 Nil; release b"),
         ("not held", "3 NotHeld"),
@@ -294,9 +276,7 @@ fn a_deletion_by_a_client_whose_user_does_not_hold_the_lock_is_not_ours() {
 /// A connection that went silent pushes nothing.
 #[test]
 fn attempts_are_refused_by_the_stores_word_for_a_second_only() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("after 999", ""),
         ("2 lock b spins 1 wait 50", ""),
         ("after 50", "2 Nil"),
@@ -309,9 +289,7 @@ fn attempts_are_refused_by_the_stores_word_for_a_second_only() {
 /// The request in flight kept the queue from asking again.
 #[test]
 fn an_attempt_is_not_refused_by_a_word_of_the_store_that_grew_old_meanwhile() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b user 2", "check as 2"),
         ("3 lock c spins 1 try", ""),
         ("after 1000", ""),
@@ -406,9 +384,7 @@ fn an_attempt_that_was_sent_once_is_not_handed_back() {
 
 #[test]
 fn a_grant_whose_client_is_gone_goes_to_the_next_waiter() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("3 lock c", ""),
         ("4 unlock a", "hand a to strict b"),
@@ -420,9 +396,7 @@ fn a_grant_whose_client_is_gone_goes_to_the_next_waiter() {
 
 #[test]
 fn a_grant_for_the_token_before_does_not_reach_the_next_attempt_on_the_connection() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("3 unlock a", "hand a to strict b"),
         ("2 gone b", ""),
@@ -434,9 +408,7 @@ fn a_grant_for_the_token_before_does_not_reach_the_next_attempt_on_the_connectio
 
 #[test]
 fn an_attempt_that_stops_waiting_gets_the_outcome_of_its_request() {
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 wait 50", ""),
         ("3 unlock a", "hand a to strict b"),
         ("2 stop b", ""),
@@ -534,9 +506,7 @@ fn a_deletion_that_redis_executes_is_known_to_the_next_attempt() {
 #[test]
 fn no_user_costs_another_one_its_place() {
     // Four places are kept at a lock.
-    scenario(&[
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+    while_a_holds(&[
         ("2 lock b spins 1 try", "2 Nil"),
         ("3 lock c1 spins 2 try user 5", "check as 5"),
         ("held a 29000", "3 Nil"),
