@@ -1,7 +1,7 @@
 //! Conversations about keys that lockgate absorbs: one client takes, releases and extends locks by commands of
 //! Redis's own, and changes the same keys by other means.
 //!
-//! What differs by design is avoided:
+//! The conversations avoid differences by design:
 //! - A release overtakes the attempts before it, and may hand them the lock. An ordinary command stands between, or
 //!   everything before was answered ([`Step::Apart`]).
 //! - A refusal may lag behind a change that lockgate only hears of. Every such change is a [`Step::Foreign`] or a
@@ -169,7 +169,7 @@ const SESSION: [&str; 13] = [
     "UNWATCH",
 ];
 
-/// What another client of the same Redis does.
+/// A command of another client of the same Redis.
 const OTHERS: [&str; 8] = [
     "SET lock:a other",
     "SET lock:a 1 NX PX 455000",

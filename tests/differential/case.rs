@@ -14,13 +14,13 @@ use crate::{
 pub(crate) enum Step {
     /// The client sends this.
     Send(Vec<u8>),
-    /// Another client of the same Redis does this, when everything before was answered; and what
-    /// follows comes when everything is.
+    /// Another client of the same Redis sends this once everything before it was answered. The next step follows once
+    /// its own reply has come.
     Other(String),
     /// The client sends this when everything before was answered.
     Apart(Vec<u8>),
-    /// The client sends this, which may change a lock by other means than lockgate recognises. What follows comes so many
-    /// milliseconds later, when everything is answered and lockgate has heard of the change.
+    /// The client sends this, which may change a lock by other means than lockgate recognises. The next step follows
+    /// this many milliseconds later, when everything is answered and lockgate has got the push about the change.
     Foreign(Vec<u8>, u64),
     /// Through lockgate the client sends lock commands; directly, too, where nobody knows them.
     Lock(Lock),

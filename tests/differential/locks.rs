@@ -6,7 +6,7 @@
 
 use crate::support::frame;
 
-/// What is done with a lock of its own: its number is part of its name and of its token.
+/// A command about a lock of the client's own: its number is part of its name and of its token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Lock {
     Granted(u32),
@@ -28,7 +28,7 @@ pub(crate) enum Lock {
     Whose(u32),
 }
 
-/// What lockgate says where a `HELLO` failed that may have logged in before.
+/// lockgate's error after a `HELLO` that failed and may have logged in before.
 const IN_DOUBT: &str = "-ERR which user this connection has is not known: a HELLO with AUTH or a RESET failed, \
                         which may have changed it; AUTH again\r\n";
 
@@ -38,7 +38,7 @@ const NO_KEY: &str =
     "-NOPERM this user has no permissions to access one of the keys used as arguments\r\n";
 
 impl Lock {
-    /// What is sent.
+    /// The bytes to send.
     pub(crate) fn bytes(self) -> Vec<u8> {
         let lines = |lines: &[String]| {
             let words = |line: &String| frame(&crate::support::words(line));

@@ -1,4 +1,4 @@
-//! What differs between two Redis servers by nature, and is not compared. The conversations avoid the
+//! Natural differences between two Redis servers, which are not compared. The conversations avoid the
 //! rest: clocks, ids, addresses, random picks, the order of sets.
 //!
 //! - The id of the connection in the reply to `HELLO`.

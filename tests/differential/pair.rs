@@ -30,7 +30,7 @@ const PARK: &str = "20ms";
 
 const WEAK: &str = "ACL SETUSER weak reset on >weak ~[^#]* &* +@all -psubscribe -multi";
 
-/// What both servers know before each conversation.
+/// The data of both servers before each conversation.
 const BEFORE: [&str; 11] = [
     "FLUSHALL",
     "SCRIPT FLUSH",
@@ -63,7 +63,7 @@ pub(crate) struct Pair {
     _gate: Lockgate,
 }
 
-/// What came back.
+/// The bytes that came back.
 struct Heard {
     bytes: Vec<u8>,
     /// The server closed at the end; otherwise it said nothing more for a long time.
@@ -389,7 +389,7 @@ impl Line {
                 return false;
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // What it had not read when it closed.
+            // The server had not read this when it closed.
             Err(_) => self.closed = true,
         }
         true

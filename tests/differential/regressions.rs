@@ -42,7 +42,7 @@ fn a_transaction_that_silences_itself() {
     );
 }
 
-/// What comes after `MONITOR` is no reply to anything, in silence or not.
+/// The bytes after `MONITOR` are replies to nothing, with `CLIENT REPLY OFF` or without.
 #[test]
 fn a_monitor_in_silence() {
     same(0, &[

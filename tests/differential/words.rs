@@ -1,4 +1,4 @@
-//! What is said in a conversation: commands of every kind, in every form that Redis takes.
+//! The words of a conversation: commands of every kind, in every form that Redis takes.
 
 use crate::{
     case::{Step, send},
@@ -7,7 +7,7 @@ use crate::{
     support::{frame, words},
 };
 
-/// Who says it.
+/// The client that says it.
 pub(crate) struct Speaker {
     with_locks: bool,
     with_monitor: bool,

@@ -53,7 +53,7 @@ fn a_fence_is_a_new_one_where_it_is_not_known_that_the_lock_was_kept() {
         ("again 7", ""),
         ("2 lock a named fence", "acquire a fence if 7"),
     ]);
-    // What the store had before it lost data.
+    // The store had this before it lost data.
     scenario(&[
         ("1 lock a named fence", "acquire a fence"),
         ("data_lost", ""),
@@ -88,7 +88,7 @@ fn a_fence_is_a_new_one_where_it_is_not_known_that_the_lock_was_kept() {
     ]);
 }
 
-/// What is written back raises the counter past the largest that anybody was told.
+/// A write-back raises the counter past the largest fence that a client got.
 #[test]
 fn a_fence_that_was_told_is_not_forgotten() {
     scenario(&[

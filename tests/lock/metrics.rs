@@ -1,4 +1,4 @@
-//! What is told to whoever counts: how grants came about, how leases ended, renewals, yields.
+//! The events that are counted: how grants came about, how leases ended, renewals, yields.
 
 use crate::harness::{Harness, SETTINGS};
 

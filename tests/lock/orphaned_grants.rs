@@ -114,7 +114,7 @@ fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
         ("after 2000", "2 Upstream"),
         ("unknown", "release b"),
     ]);
-    // Who named its token may use it at another gate.
+    // A client that named its token may use it at another gate.
     scenario(&[
         ("1 lock a named", "acquire a"),
         ("unknown", "acquire a"),
@@ -130,7 +130,7 @@ fn an_acquisition_of_which_nothing_is_known_is_undone_whatever_comes_between() {
         ("after 500", "acquire a"),
         ("after 400", "1 Upstream"),
     ]);
-    // Who is there for it still gets it.
+    // A waiter that is still there gets it.
     scenario(&[
         ("1 lock a", "acquire a"),
         ("unknown", "acquire a"),

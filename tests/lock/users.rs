@@ -1,4 +1,5 @@
-//! Several users at one lock: who may not know of it is told nothing, and equal tokens are strangers.
+//! Several users at one lock: a user without the right to it learns nothing, and equal tokens of two users are two
+//! owners.
 
 use crate::harness::scenario;
 
@@ -59,7 +60,7 @@ fn each_stay_in_the_queue_is_asked_about() {
     ]);
 }
 
-/// Who tries again and again is not asked about each time, but now and then.
+/// The queue checks a client that tries again and again only now and then.
 #[test]
 fn a_try_is_told_nil_when_the_store_was_asked() {
     scenario(&[
@@ -78,7 +79,7 @@ fn a_try_is_told_nil_when_the_store_was_asked() {
 }
 
 #[test]
-fn a_stranger_finds_a_free_lock_as_anybody_does() {
+fn another_user_takes_a_free_lock() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("held x 20000", ""),
@@ -90,7 +91,7 @@ fn a_stranger_finds_a_free_lock_as_anybody_does() {
 }
 
 #[test]
-fn that_too_many_wait_is_no_business_of_strangers() {
+fn a_user_without_rights_does_not_learn_that_too_many_wait() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
@@ -109,9 +110,9 @@ fn that_too_many_wait_is_no_business_of_strangers() {
     ]);
 }
 
-/// Found by the simulator: what is believed is no reason to look after the lease.
+/// Found by the simulator: a believed lease is no reason for another check.
 #[test]
-fn a_question_about_a_stranger_who_left_that_is_not_answered_is_no_more() {
+fn an_unanswered_check_of_a_user_that_left_is_not_repeated() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),
@@ -122,9 +123,9 @@ fn a_question_about_a_stranger_who_left_that_is_not_answered_is_no_more() {
     ]);
 }
 
-/// The user may have gone with its connection, and come back as somebody else.
+/// The rights of a user may have changed while its connection was broken.
 #[test]
-fn whose_connection_ended_is_asked_about_anew() {
+fn a_user_is_checked_anew_after_its_connection_ended() {
     scenario(&[
         ("1 lock a", "acquire a"),
         ("granted 7", "1 granted a"),

@@ -411,7 +411,7 @@ fn a_long_line_logs_in_nowhere_but_here() {
         let mut client = let_in(&gate);
         assert!(client.say("ACL WHOAMI") == "gate");
         client.write_raw(begin.as_bytes());
-        // What is to be passed on is with Redis then.
+        // By then Redis has the relayed commands.
         assert_eq!(let_in(&gate).say("PING"), "PONG");
         client.write_raw(rest.as_bytes());
         client.write_raw(b"\r\n");

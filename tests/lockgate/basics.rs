@@ -241,7 +241,7 @@ mod alone {
             });
             let waited = median(measured.collect());
             assert!(waited < Duration::from_millis(260), "{waited:?}");
-            // Who gave up has no place any more.
+            // The waiter that gave up has no place any more.
             assert_eq!(holder.call(&["UNLOCK", "order:42", &token]), 1);
             assert_eq!(holder.say("TRYLOCK order:42 TOKEN again"), "again");
         }

@@ -182,7 +182,7 @@ fn info_has_a_section_more() {
         // This one's, and that of the client above.
         assert_eq!(field("lockgate_clients"), "2");
         assert!(field("lockgate_uptime_in_seconds").parse::<u64>().is_ok());
-        // What Redis says is there to the byte.
+        // The entries of Redis are there to the byte.
         let (direct, _) = both(&place, hello, "INFO cluster");
         let (_, _, body) = opened(&direct);
         let relayed = reply(place.gate.address(), hello, "INFO cluster lockgate");
@@ -222,7 +222,7 @@ fn no_password_is_shown() {
     drop(machine);
 }
 
-/// What must pass as it is, in one script; `COMMAND HELP` and wrong forms among it.
+/// Commands that must pass as they are, in one script; `COMMAND HELP` and wrong forms among them.
 const UNCHANGED: &str = "
     COMMAND HELP
     COMMAND COUNT x

@@ -161,7 +161,7 @@ fn its_commands_are_those_that_redis_executed_and_it_leaves_no_key() {
             "{key}: {executed} for 20 locks\n{report}"
         );
     }
-    // What the lockgate asks besides, as whether Redis takes such clients, is in its figures as well.
+    // The figures of lockgate include its other requests, such as the probe of an anonymous client.
     let all = monitor.everything();
     let looks = all
         .iter()

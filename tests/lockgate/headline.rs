@@ -29,11 +29,11 @@ const MEASURES: usize = 8;
 /// How often the spinning ones try.
 const SPIN: Duration = Duration::from_millis(50);
 
-/// What everybody releases such a lock with.
+/// The script that releases such a lock.
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-/// What came of it.
+/// The result of a contest.
 struct Measured {
     /// From the first attempt to the last release.
     whole: Duration,

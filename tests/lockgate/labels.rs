@@ -1,4 +1,4 @@
-//! What clients say of themselves, as operators see it: in `LOCKINFO`, taken from what was accepted.
+//! The names that clients give themselves, as operators see them: in `LOCKINFO`, once Redis has accepted them.
 
 use crate::support::{Client, Machine, Place, eventually};
 

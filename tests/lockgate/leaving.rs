@@ -201,7 +201,7 @@ fn an_unlock_behind_what_changes_its_meaning_is_dropped_with_its_client() {
     });
 }
 
-/// What was sent before it has not been answered: it is run unless that may have changed what it means.
+/// A command behind an unanswered one is run, unless the unanswered one may have changed its meaning.
 #[test]
 fn an_unlock_behind_what_was_not_answered_runs_if_it_is_known_what_it_means() {
     let place = Place::with_redis(Machine::shared());

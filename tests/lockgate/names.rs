@@ -57,8 +57,8 @@ fn lookups_take_few_threads_and_keep_nobody_from_ending() {
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
-/// What is looked up for clients goes on for seconds after the name server answers again; what is for locks does
-/// not stand behind it.
+/// Lookups for clients go on for seconds after the name server answers again; lookups for locks do not wait for
+/// them.
 #[test]
 fn lookups_for_clients_keep_no_lock_waiting() {
     if !in_a_network("lookups_for_clients_keep_no_lock_waiting") {
@@ -78,7 +78,7 @@ fn lookups_for_clients_keep_no_lock_waiting() {
     let began = Instant::now();
     assert_eq!(client.read_reply(), "t");
     let took = began.elapsed();
-    // What is looked up for clients is tried again by the system five seconds after it began, a second ago and less.
+    // The system retries the lookups for clients five seconds after they began, a second ago and less.
     // The gate's own connection is tried anew after a second and a quarter at most.
     assert!(took < Duration::from_millis(2_500), "{took:?}");
 }

@@ -180,7 +180,7 @@ fn a_server_that_says_more_than_it_was_asked() {
     for closed in 1..=2 {
         let mut client = gate.client();
         assert_eq!(client.say("PING"), "one");
-        // What made the gate close the connection is passed on, for it may say why.
+        // The gate passes on the bytes that made it close the connection: they may state the reason.
         assert_eq!(client.read_reply(), "two");
         client.is_closed_by_the_server();
         let metrics = Http::connect(gate.admin_address()).get("/metrics").body;

@@ -210,7 +210,7 @@ fn a_lock_that_can_never_be_granted_says_so() {
     });
 }
 
-/// What stands behind all of them is told to each of them in turn.
+/// Each waiting `LOCK` gets the error that the `UNLOCK` behind all of them causes.
 #[test]
 fn so_does_each_of_several_in_a_row() {
     Place::each(|place| {

@@ -12,7 +12,7 @@ fn info(client: &mut Client, name: &str) -> i64 {
     value.expect("INFO has it").parse().expect("a number")
 }
 
-/// Who counts clients, or who tracks, counts nobody else while no locks are taken.
+/// A client that counts clients, or that tracks, sees no connection of lockgate's while no locks are taken.
 #[test]
 fn redis_has_no_client_more_before_the_first_lock() {
     let _machine = Machine::shared();

@@ -225,7 +225,7 @@ fn it_serves_more_clients_than_it_may_open_files_at_first() {
     assert!(!gate.log().contains("limits.clients"), "{}", gate.log());
 }
 
-/// Who is one too many is told so, instead of being left without an answer.
+/// A client above the limit gets the error, instead of no answer.
 #[test]
 fn a_low_limit_of_open_files_lowers_the_limit_of_clients() {
     let _machine = Machine::shared();

@@ -90,7 +90,7 @@ fn a_password_of_redis_counts_as_long_as_it_has_one() {
     assert_eq!(admin.say("CONFIG SET requirepass secret"), "OK");
     eventually("it is noticed", || {
         let mut client = from_elsewhere(&gate);
-        // Whoever is refused hears so unasked.
+        // A refused client gets the error before it sends anything.
         client.send(&["AUTH", "secret"]);
         client.try_read().is_ok_and(|reply| reply == "OK")
     });

@@ -209,7 +209,7 @@ fn inline_commands_and_sloppy_frames() {
     );
 }
 
-/// What Redis answers before it closes; then it is closed.
+/// The client gets the last reply of Redis, and is closed as Redis closes.
 #[test]
 fn wrong_frames_end_the_connection_as_with_redis() {
     let (direct, place) = (
@@ -493,7 +493,7 @@ fn bytes_behind_a_protocol_error_are_no_command() {
         assert_eq!(client.say("PING"), "PONG");
         let bytes = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$600000000\r\nUNLOCK k t\r\n";
         client.write_raw(&bytes[..cut]);
-        // What came so far is read before the rest comes.
+        // lockgate reads the first part before the rest comes.
         place.client().say("PING");
         client.write_raw(&bytes[cut..]);
         let refused = client.read_reply();

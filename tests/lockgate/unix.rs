@@ -82,7 +82,7 @@ fn clients_and_redis_are_reached_by_files() {
     gate.awaits_waiters("k", 1);
     assert_eq!(redis.client().say("DEL k"), 1);
     assert_eq!(local.read_reply(), "again");
-    // Who vanishes while it waits is noticed there, too.
+    // lockgate notices there, too, that a waiter vanishes.
     let mut vanishing = client(&front);
     vanishing.send(&["LOCK", "k"]);
     gate.awaits_waiters("k", 1);

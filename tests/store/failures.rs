@@ -98,7 +98,7 @@ async fn a_retry_after_an_unknown_outcome_gets_another_link() {
     let () = other.say("CLIENT UNPAUSE").await;
     for asker in askers {
         let (first, second) = asker.await.unwrap();
-        // What comes after the break is asked on the next link and granted.
+        // The store sends a request after the break on the next link, and Redis grants it.
         if first != UNKNOWN {
             granted(&first);
         }
@@ -244,8 +244,8 @@ async fn a_server_that_restarts_is_found_again() {
         .await;
 }
 
-/// What was not sent when the store gave up must never arrive: closing throws it away. (What
-/// arrived already cannot be called back.)
+/// A request that was not sent when the store gave up must never arrive: closing discards it. (A request that has
+/// arrived cannot be called back.)
 #[tokio::test]
 async fn a_request_that_was_given_up_is_not_sent_later() {
     const MUCH: usize = 32 * 1024 * 1024;
@@ -291,7 +291,7 @@ async fn a_request_that_was_given_up_is_not_sent_later() {
     );
 }
 
-/// Who wanted it was told that nobody knows, and may do something else.
+/// The client has learned that the outcome is unknown, and may do something else.
 #[tokio::test]
 async fn a_request_without_a_connection_in_time_is_not_sent() {
     const WITHIN: Duration = Duration::from_millis(100);

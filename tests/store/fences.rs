@@ -84,7 +84,7 @@ async fn rises(fixture: Fixture) {
     assert_eq!(hand_over(&fixture, "free", "a", "b").await, Outcome::Free);
 }
 
-/// Who says what deadline its lock has keeps its fence; where that is not so any more, others may have
+/// A holder that names the deadline of its lock keeps its fence; where the deadline differs, other clients may have
 /// had a larger one.
 async fn is_kept(fixture: Fixture) {
     let deadline = |outcome: &Outcome| match outcome {

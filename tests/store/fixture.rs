@@ -118,7 +118,7 @@ impl Fixture {
         &*self.store
     }
 
-    /// What the store tells next.
+    /// The next report of the store.
     pub(crate) async fn told(&mut self) -> Told {
         tokio::time::timeout(PATIENCE, self.told.recv())
             .await

@@ -143,7 +143,7 @@ async fn a_new_connection_raises_the_fence_counter_to_what_was_told() {
     assert_eq!(counter, AHEAD + 1);
 }
 
-/// What no clock gave was set by hand; deleting it is the cure that the error names.
+/// A value that no clock gave was set by hand; the error names the cure, which is to delete it.
 #[tokio::test]
 async fn a_counter_that_was_set_near_its_end_is_cured_by_deleting_it() {
     let fixture = Fixture::redis();
@@ -189,7 +189,7 @@ async fn a_check_tells_the_holder_and_is_told_of_changes() {
     assert!(matches!(fixture.told().await, Told::Changed(_, name) if name == lock("a")));
 }
 
-/// What a replica says of the holder is stale, so it is not believed.
+/// A replica's answer about the holder is stale, so the store ignores it.
 #[tokio::test]
 async fn a_replica_answers_no_question() {
     let fixture = Fixture::redis();
@@ -400,7 +400,7 @@ async fn the_grace_time_begins_when_redis_takes_writes() {
     assert!(fixture.told_already().contains(&Told::DataLost));
 }
 
-/// Who may not ask who it speaks with writes nothing back, and is not kept waiting.
+/// A user without the right to INFO writes nothing back, and waits for no grace.
 #[tokio::test]
 async fn without_info_there_is_no_grace() {
     let server = Server::start_with(&["--rename-command", "INFO", ""]);
@@ -465,7 +465,7 @@ async fn within_the_grace_a_held_lock_is_reported_as_held() {
     assert_eq!(held(&answer).0, token("somebody"));
     let now = armed(&answer);
     assert_ne!(now, link);
-    // What is free, and what its own token may have had before, is to be asked about later.
+    // The store asks later about free locks, and about locks that the same token may have held before.
     for change in ["DEL taken", "SET taken me PX 600000"] {
         fixture.told_already();
         let _: redis::Value = direct.say(change).await;

@@ -16,7 +16,7 @@ pub(crate) struct Network {
     first: JoinHandle<Late>,
 }
 
-/// What became of what the network delivered late.
+/// The outcome of bytes that the network delivered late.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Late {
     pub(crate) bytes: usize,
@@ -86,7 +86,7 @@ pub(crate) async fn without_users(server: &Server) -> u16 {
     port
 }
 
-/// Whoever says who it is waits for the answer, so what begins with that is that.
+/// A client waits for the reply to its `AUTH`, so bytes that begin with one are nothing else.
 async fn knows_no_users(mut client: TcpStream, mut redis: TcpStream) -> std::io::Result<()> {
     let (mut said, mut replied) = ([0; 4096], [0; 4096]);
     loop {

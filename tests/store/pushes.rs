@@ -1,4 +1,4 @@
-//! What Redis tells of changes that somebody else made.
+//! Pushes of Redis about changes that other clients made.
 
 use lockgate::{
     lock::{LinkId, Mark, Outcome, StoreReply, StoreRequest, UserId},

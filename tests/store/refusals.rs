@@ -1,4 +1,4 @@
-//! What Redis refuses, in its own words; and servers that can do less.
+//! Refusals of Redis, in its own words; and servers that can do less.
 
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,7 @@ async fn a_replica_is_left_for_whatever_the_address_leads_to_then() {
         .unwrap();
     // Nothing listens there, so it keeps its data and cannot write.
     let () = other.say("REPLICAOF 127.0.0.1 1").await;
-    // What it holds may be old: not even "held" is said.
+    // Its data may be old: the store does not even answer "held".
     let (words, name) = (
         "READONLY You can't write against a read only replica.",
         lock("theirs"),
@@ -190,7 +190,7 @@ async fn a_password_that_becomes_right_opens() {
     fixture.hold(&lock("a"), "me").await;
 }
 
-/// Who comes with the new password is not held up by the old one, nor is who came with the old one.
+/// The old password delays neither a client with the new one nor a client that came with the old one.
 #[tokio::test]
 async fn of_several_passwords_the_one_that_works_opens() {
     let server = Server::start();

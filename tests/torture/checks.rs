@@ -78,7 +78,7 @@ fn certain_until(tenure: &Tenure, history: &History) -> Micros {
     };
     match (tenure.session, tenure.through) {
         (true, Through::Gate(gate)) => {
-            // Who is stopped can renew nothing and tell nobody.
+            // A stopped instance can renew nothing and notify no client.
             let hinders = |what: What| {
                 matches!(what, What::GateStopped(g) if g == gate) || what == What::MachineStuttered
             };

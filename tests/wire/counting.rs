@@ -172,7 +172,7 @@ impl Client {
     }
 }
 
-/// What is done next in a pipeline.
+/// The next step of a pipeline.
 #[derive(Debug, Clone)]
 enum Act {
     Send(Vec<&'static str>),

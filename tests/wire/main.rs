@@ -1,4 +1,4 @@
-//! What lockgate reads on the wire, held against a real Redis: whether both see the same frames,
+//! lockgate's reading of the wire, held against a real Redis: whether both see the same frames,
 //! and whether the replies that Redis owes are counted to the last one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests

@@ -103,7 +103,7 @@ fn send(scanner: &mut RequestScanner, state: &mut State, part: &[u8]) -> Option<
             Step::More | Step::Named => {}
             Step::Blank => state.sent_blank(),
             Step::End => {
-                // What cannot be counted is a plain pipe from here on, or ends the connection.
+                // An uncountable connection is a plain pipe from here on, or ends.
                 if State::may_end_counting(scanner) || state.sent(scanner).is_err() {
                     return None;
                 }
@@ -114,7 +114,7 @@ fn send(scanner: &mut RequestScanner, state: &mut State, part: &[u8]) -> Option<
     Some(commands)
 }
 
-/// What is shown of a reply that cannot be counted depends on how it comes: it is left out.
+/// The visible part of an uncountable reply depends on how it is split, so it is left out.
 fn receive(
     scanner: &mut ReplyScanner,
     state: &mut State,
@@ -148,7 +148,7 @@ fn receive(
     None
 }
 
-/// What the client sees.
+/// The bytes that the client sees.
 #[derive(Default)]
 struct Shown {
     bytes: Vec<u8>,

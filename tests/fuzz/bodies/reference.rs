@@ -144,7 +144,7 @@ fn inline(bytes: &[u8], begin: usize) -> Result<Request, Ending> {
 /// None: the quotes do not match.
 fn sdssplitargs(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let is_space = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
-    // What stands behind the end is a NUL, as in C.
+    // A NUL stands behind the end, as in C.
     let byte = |at: usize| line.get(at).copied().unwrap_or(0);
     let (mut found, mut p) = (Vec::new(), 0);
     loop {

@@ -5,7 +5,7 @@ use lockgate::resp::{ReplyScanner, ReplyStep, reply::plain_reply};
 
 use super::{pieces, reference};
 
-/// What the scanner told of one reply.
+/// The steps of the scanner in one reply.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     end: usize,

@@ -9,7 +9,7 @@ use super::{
     reference::{self, Ending},
 };
 
-/// What the scanner told, and where.
+/// The steps of the scanner, and their positions.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Named {

@@ -144,7 +144,7 @@ impl Client {
 
     async fn finish(&mut self) {
         if let Some(stream) = &mut self.stream {
-            // What is sent behind this fails.
+            // A write after this fails.
             self.broken |= stream.shutdown().await.is_err();
         }
     }

@@ -7,7 +7,7 @@ use lockgate::lock::{RequestId, Token, UserId};
 
 use super::MILLI;
 
-/// Who believes to hold the lock.
+/// The clients that believe to hold the lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Owner {
     pub(crate) token: Token,

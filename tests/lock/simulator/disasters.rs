@@ -153,7 +153,7 @@ impl World {
         self.stored();
     }
 
-    /// Whoever holds the lock loses it, by somebody who may.
+    /// Another client, with the right to do so, deletes the lock under its holder.
     pub(super) fn sabotaged(&mut self) {
         self.totals.sabotages += 1;
         self.spinners.deleted_at = self.store.version;

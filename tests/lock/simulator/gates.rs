@@ -103,13 +103,13 @@ pub(crate) struct Gate {
     pub(crate) heard: Option<u64>,
     /// The version of the latest change that somebody else made.
     pub(crate) changed: u64,
-    /// When something was wrong last with its way to the store.
+    /// The latest trouble on its way to the store.
     pub(crate) disturbed_at: Option<u64>,
-    /// Since when the lock is free while somebody waits here.
+    /// The time since which the lock is free although a client waits here.
     pub(crate) idle_since: Option<u64>,
-    /// What the gate asked since anything happened: since when, how often, and the state then.
+    /// The requests since the last event: their begin, their number, and the state then.
     pub(crate) quiet: (u64, u64, State),
-    /// When it chose last who is to have the lock, as a count of events.
+    /// The latest choice of the next owner, as a count of events.
     pub(crate) chose_at: u64,
     /// Questions that it asked.
     pub(crate) asked: u64,

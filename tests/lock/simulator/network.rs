@@ -313,14 +313,14 @@ impl World {
         if self.now < it.port.grace_until {
             answer.grace_ms = Some((it.port.grace_until - self.now).div_ceil(MILLI));
         }
-        // Whoever comes next has to be asked for, too.
+        // The waiter that comes next needs a request, too.
         it.causes += u64::from(matches!(answer.outcome, Outcome::Refused(_)));
         // Not to hold the lock does not tell who does.
         let tells = !matches!(answer.outcome, Outcome::Held { holder: None, .. });
         if answer.armed.is_some() && tells {
             it.reads_on = Some(link);
             it.knows = it.knows.max(version);
-            // What was told while the store request was on its way may be newer than its answer.
+            // A push during the store request may be newer than the answer.
             it.heard = it.heard.filter(|heard| *heard > sent_at);
         }
         if let Outcome::Granted {

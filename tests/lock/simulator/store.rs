@@ -86,7 +86,7 @@ impl Store {
         store
     }
 
-    /// Who holds the lock at `now`, in microseconds, and until when, in milliseconds.
+    /// The holder of the lock at `now`, in microseconds, and the end of its lease, in milliseconds.
     pub(crate) fn holder(&self, now: u64) -> Option<(&Token, u64)> {
         // A key lives through the whole of its last millisecond.
         let lives = |(_, deadline): &&(Token, u64)| now / 1_000 <= *deadline;

@@ -105,7 +105,7 @@ fn the_lock_of_a_session_is_deleted_by_redis() {
     assert_eq!(owner.say("LOCK lock:a TOKEN t PX 20000 SESSION"), "t");
     assert_eq!(other.say("DEL lock:a"), 1);
     let Value::Push(items) = owner.read_reply() else {
-        panic!("it is told");
+        panic!("the owner gets a push");
     };
     assert_eq!(items[0], "lock-lost");
 }

@@ -63,7 +63,7 @@ fn a_redis_that_asks_for_a_password_is_ready_and_one_that_refuses_ours_is_not() 
     assert!(!body.contains("wrong\n"), "{body}");
 }
 
-/// Who is connected goes on, but one who comes now could not be served.
+/// Connected clients go on; a new client could not be served.
 #[test]
 fn a_redis_that_is_full_is_not_ready() {
     let _machine = Machine::shared();
@@ -108,7 +108,7 @@ fn redis_is_not_asked_for_each_who_wants_to_know() {
     assert!((1..=most).contains(&asked), "{asked} of {most}");
 }
 
-/// Whoever asks and does not wait, as a probe does that is impatient: the answer still counts for the next one.
+/// The answer to an impatient probe, which has gone by then, counts for the next probe.
 #[test]
 fn a_redis_that_hangs_is_not_asked_anew_for_each_who_is_gone_before_the_answer() {
     let _machine = Machine::shared();

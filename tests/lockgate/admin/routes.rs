@@ -1,4 +1,4 @@
-//! What is there, and in which words.
+//! The routes of the admin address, and the words of their responses.
 
 use std::net::TcpStream;
 

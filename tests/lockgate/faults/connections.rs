@@ -373,7 +373,7 @@ fn a_late_reply_becomes_an_error_with_the_reason() {
     }
     waiting.hears_nothing_for(Duration::from_millis(100));
     redis.restart();
-    // What was to be released is released all the same.
+    // The lock is released all the same.
     eventually("it is released", || holder(&redis, "k").is_nil());
     assert_eq!(client.say("UNLOCK kept t"), 1);
     assert_eq!(waiting.read_reply(), "waiting");
@@ -393,7 +393,7 @@ fn a_release_that_was_given_up_on_is_sent_again() {
     eventually("the gate gives the connection up", || {
         gate.log().contains("does not answer")
     });
-    // What it sent is lost.
+    // The bytes that it sent are lost.
     proxy.cut();
     proxy.half_open(false);
     let (reply, took) = timed(|| gate.client().say("LOCK k TOKEN next"));
@@ -401,8 +401,8 @@ fn a_release_that_was_given_up_on_is_sent_again() {
     assert!(took < AT_ONCE, "{took:?}");
 }
 
-/// Who hears that it is not known whether its lock was released may take it again, with the same token, where
-/// it can: that grant is not the one that was to be released.
+/// A client whose release has an unknown outcome may take the lock again with the same token: the late release does
+/// not end that grant.
 #[test]
 fn an_unlock_that_was_given_up_on_takes_the_lock_from_nobody() {
     let line = Line::new();

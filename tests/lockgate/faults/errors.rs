@@ -161,7 +161,7 @@ fn was_told_nothing_but(client: &mut Client, key: &str) {
     assert_eq!(client.call(&["UNLOCK", key, "nobody"]), 0);
 }
 
-/// What stands in the lock's place is an error for each that waits, and no end of the queue.
+/// A key of another type is an error for each waiter, and does not end the queue.
 #[test]
 fn a_lock_that_becomes_a_list_is_an_error_to_those_who_wait() {
     let place = Place::with_redis(Machine::shared());

@@ -163,7 +163,7 @@ fn the_fence_of_a_held_lock_outlives_a_redis_that_forgets() {
     let other = gate_before(&redis.url(), &[]);
     let next = fence(&other.client().say("LOCK k TOKEN t FENCE"), "t");
     assert!(next > held, "{next} after {held}");
-    // Who was away for longer than the grace time does not know who had the lock before it was written back.
+    // An instance that was away for longer than the grace does not know the holder before the write-back.
     let again = fence(&owner.say("LOCK held TOKEN t FENCE"), "t");
     assert!(again > next, "{again} after {next}");
     assert_eq!(fence(&owner.say("LOCK held TOKEN t FENCE"), "t"), again);
@@ -190,7 +190,7 @@ fn asking_again_gives_the_fence_one_has() {
     let elsewhere = fence(&other.client().say("LOCK k TOKEN t FENCE"), "t");
     assert!(elsewhere > first);
     assert_eq!(owner.say("UNLOCK k t"), 1);
-    // Who took it without one gets one with the asking.
+    // A holder without a fence gets one when it asks.
     assert_eq!(owner.say("LOCK plain TOKEN t"), "t");
     assert!(fence(&owner.say("LOCK plain TOKEN t FENCE"), "t") > elsewhere);
 }
@@ -226,7 +226,7 @@ fn a_counter_that_is_none_is_an_error_and_no_lock_is_left() {
     assert_eq!(holder(place.redis(), "k"), Value::Nil);
 }
 
-/// Whoever is handed a lock and cannot get a fence: it gets the error, and the next one the lock.
+/// A waiter that is handed the lock and cannot get a fence gets the error, and the next waiter the lock.
 #[test]
 fn a_waiter_without_a_fence_does_not_stop_the_queue() {
     let place = Place::with_redis(Machine::shared());

@@ -35,7 +35,7 @@ fn locks_of_a_killed_instance_end_with_their_leases() {
         waited < Duration::from_millis(1_500) + AT_ONCE,
         "{waited:?}"
     );
-    // Whoever held through it may go on through the new one, or through another.
+    // A holder may go on through the new instance, or through another.
     assert_eq!(gate.client().say("TRYLOCK long"), Value::Nil);
     assert_eq!(gate.client().say("RELOCK long t"), 1);
     assert_eq!(other.client().say("UNLOCK long t"), 1);
@@ -45,8 +45,8 @@ fn locks_of_a_killed_instance_end_with_their_leases() {
     assert_eq!(redis.client().say("DBSIZE"), 1, "the mark of the grace");
 }
 
-/// What it did before it stopped means nothing any more when it goes on; it finds out, and harms
-/// nobody who has the lock by then.
+/// A stopped instance that goes on has outdated leases: it finds out, and harms no client that has the lock by
+/// then.
 #[test]
 fn a_gate_that_stood_still_for_longer_than_a_lease_harms_no_later_owner() {
     let _machine = Machine::shared();

@@ -88,7 +88,7 @@ mod alone {
         assert!(took < TOLD, "{took:?}");
     }
 
-    /// Whoever waits has the lock, and whoever lost it is told, in whichever order.
+    /// The waiter has the lock, and the owner that lost it gets its notification, in either order.
     #[test]
     fn a_deletion_wakes_the_waiter_and_notifies_the_owner() {
         let place = Place::with_redis(Machine::alone());

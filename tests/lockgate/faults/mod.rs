@@ -1,4 +1,4 @@
-//! What breaks, and what then happens: every row of the table "When things fail", against real
+//! Faults and their consequences: every row of the table "When things fail", against real
 //! processes.
 //!
 //! | what breaks | where |
@@ -120,7 +120,7 @@ fn pttl(redis: &mut Client, key: &str) -> i64 {
     redis.call(&["PTTL", key]).integer()
 }
 
-/// Who holds the lock, by Redis.
+/// The token that holds the lock, according to Redis.
 #[track_caller]
 fn holder(redis: &RedisServer, key: &str) -> Value {
     redis.client().call(&["GET", key])

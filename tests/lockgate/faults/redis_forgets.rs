@@ -298,7 +298,7 @@ fn a_lease_changed_just_before_the_loss_is_not_written_back() {
     assert_eq!(owner.say("UNLOCK k t"), 0);
 }
 
-/// Who gave it back before, or in the middle of it, does not get it again.
+/// A client that released the lock before the loss, or during the recovery, does not get it again.
 #[test]
 fn a_released_lease_is_not_written_back() {
     let _machine = Machine::shared();

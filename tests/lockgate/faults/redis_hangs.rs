@@ -34,7 +34,7 @@ fn for_less_than_the_timeout_nothing_breaks() {
     assert!(!gate.log().contains("no connection"), "{}", gate.log());
 }
 
-/// Who holds the lock is what Redis says when it goes on, by its own clock.
+/// The holder is the one that Redis names when it goes on, by its own clock.
 #[test]
 fn for_longer_than_a_lease_there_is_one_owner_still() {
     let _machine = Machine::shared();

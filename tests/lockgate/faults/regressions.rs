@@ -1,4 +1,4 @@
-//! What once broke a design, or would: each is an interleaving of its own, and a remedy in the code.
+//! Interleavings that broke a design, or would: each has a remedy in the code.
 //!
 //! Elsewhere: the lock released through another gate before Redis forgot (`redis_forgets`), the token
 //! of an earlier owner on a stale replica (`failover`).
@@ -276,7 +276,7 @@ mod alone {
             proxy.delay(Duration::from_millis(late));
             client.send(&["LOCK", "k", "WAIT", "300", "PX", "60000"]);
             client.hears_nothing_for(Duration::from_millis(100));
-            // What was sent is on its way still; what follows overtakes it.
+            // The bytes sent so far are still on their way; later ones overtake them.
             proxy.delay(Duration::ZERO);
             assert!(matches!(client.read_reply(), Value::Nil | Value::Error(_)));
             let mut direct = redis.client();

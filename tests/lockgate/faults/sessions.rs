@@ -121,7 +121,7 @@ fn stat(info: &str, name: &str) -> i64 {
     digits.unwrap().parse().unwrap()
 }
 
-/// What refuses a renewal now may be over in time.
+/// A refused renewal is retried: the reason may be over in time.
 #[test]
 fn a_renewal_that_fails_is_tried_again() {
     let place = Place::with_redis(Machine::shared());
@@ -237,7 +237,7 @@ fn a_session_that_goes_on_at_another_gate_outlives_its_connection() {
     assert_eq!(again.call(&["UNLOCK", "k", &token]), 1);
 }
 
-/// What stands in the place of its key is no lock.
+/// A key of another type in place of the lock is no lock.
 #[test]
 fn an_owner_whose_key_is_replaced_by_another_type_is_told_at_once() {
     let place = Place::with_redis(Machine::shared());

@@ -109,7 +109,7 @@ fn the_connection_of_a_resp2_owner_is_closed_and_its_lock_left_to_its_lease() {
     assert!(pttl(&mut redis.client(), "k") > 50_000);
 }
 
-/// What was begun is finished, on both sides of the gate.
+/// The shutdown finishes commands that were begun, on both sides of the gate.
 #[test]
 fn commands_in_flight_finish_on_shutdown() {
     let (mut gate, redis, _machine) = place("5s");
@@ -169,7 +169,7 @@ fn an_unlock_behind_a_lock_that_waits_is_done() {
     assert_eq!(owner.say("LOCK a TOKEN owner"), "owner");
     let mut shared = gate.client();
     assert_eq!(shared.say("LOCK b TOKEN t PX 60000"), "t");
-    // What is to be seen under the lock keeps the UNLOCK from overtaking.
+    // An ordinary command in between keeps the UNLOCK from overtaking.
     shared.write_raw(b"LOCK a WAIT 60000\r\nSET seen 1\r\nUNLOCK b t\r\n");
     gate.awaits_waiters("a", 1);
     gate.terminate();

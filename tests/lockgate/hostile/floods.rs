@@ -70,7 +70,7 @@ fn thousands_of_half_commands() {
     });
 }
 
-/// Who announces half a gigabyte gets no memory for it.
+/// A client that announces half a gigabyte gets no memory for it.
 #[test]
 fn thousands_of_announcements() {
     const CLIENTS: usize = 2_000;
@@ -283,7 +283,7 @@ fn with_a_small_reply_budget(test: impl Fn(&Place)) {
     test(&Place::of(Some(redis), gate, Machine::shared()));
 }
 
-/// Who asks and never reads the replies is not read from any more.
+/// lockgate stops reading from a client that never reads its replies.
 #[test]
 fn replies_that_nobody_reads() {
     const CLIENTS: usize = 12;

@@ -43,7 +43,7 @@ fn they_are_dropped_as_redis_drops_them() {
     }
     let dropped = counted(&mut client, "cross_protocol_requests");
     assert_eq!(dropped, REQUESTS.len() as u64);
-    // What stands behind was not run, though Redis never saw where the request began.
+    // The commands behind it were not run, though Redis never saw where the request began.
     assert_eq!(client.say("UNLOCK k t"), 1);
     let logged = || place.gate.log().matches("SECURITY ATTACK").count();
     eventually("it is logged", || logged() > 0);

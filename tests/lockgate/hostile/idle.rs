@@ -79,7 +79,7 @@ fn a_client_that_waits_for_redis_or_messages_is_not_closed() {
     monitor.hears_something();
 }
 
-/// Who takes nothing of what it asked for is silent, too.
+/// A client that reads none of its replies counts as silent, too.
 #[test]
 fn a_client_that_never_reads_is_closed() {
     for place in places() {

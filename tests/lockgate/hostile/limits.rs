@@ -171,7 +171,7 @@ fn locks_and_waiters() {
     waiter.send(&["LOCK", "a", "TOKEN", "w"]);
     gate.awaits_waiters("a", 1);
     refused(&mut client, &["LOCK", "a"], "refused_waiters", "MAXWAITERS");
-    // What is held can be given back, whatever the limit; then there is room.
+    // A holder can release its lock, whatever the limit; then there is room.
     assert_eq!(client.say("UNLOCK a t"), 1);
     assert_eq!(waiter.read_reply(), "w");
     assert_eq!(client.say("UNLOCK b t"), 1);
@@ -329,7 +329,7 @@ fn no_way_to_redis() {
     assert_eq!(counted(&mut gate.client(), "unreachable_upstream"), 1);
 }
 
-/// Who comes then waits for admission, and is served once there is room.
+/// A client beyond the limit waits for admission, and is served once there is room.
 #[test]
 fn open_files() {
     let _machine = Machine::shared();

@@ -58,7 +58,7 @@ fn of_a_gate_with_a_password_of_its_own_they_are_the_same() {
         Lockgate::start_with(&["--upstream", &url], own),
     ] {
         closes_like(&redis, &gate);
-        // Whoever is in may say more.
+        // An authenticated client may send more.
         let mut client = gate.client();
         assert_eq!(client.say("AUTH open"), "OK");
         client.call(&["COMMAND"; 11]);
@@ -71,7 +71,7 @@ fn ten_arguments_of_sixteen_kilobytes_are_the_most() {
     let _machine = Machine::shared();
     let (redis, gate) = place();
     closes_like(&redis, &gate);
-    // What the gate reads itself has limits of its own, for everybody.
+    // Commands that the gate itself reads have limits of their own, for every client.
     let mut client = gate.client();
     let mut many = vec!["LOCK", "k"];
     many.resize(16, "x");

@@ -26,7 +26,7 @@ fn a_deleted_user_is_gone_with_its_connections() {
         house.awaits_waiters("ann", "s:1", 1);
         assert_eq!(admin.say("DEL s:1"), 1);
         assert_eq!(ann.read_reply(), "ann");
-        // Who has its name by now has what that may have, and no more.
+        // A new user of the same name has its own rights, and no more.
         assert_eq!(admin.say("ACL SETUSER ben on >new ~b:* +@all"), "OK");
         assert_eq!(client.say("AUTH ben new"), "OK");
         is_error(&client.say("TRYLOCK s:1"), NO_KEY);
@@ -113,7 +113,7 @@ fn rules_count_from_the_moment_they_change() {
     });
 }
 
-/// Who is disabled may not authenticate, but stays if it has.
+/// A disabled user may not authenticate, and stays authenticated where it was.
 #[test]
 fn a_disabled_user_is_treated_as_by_redis() {
     in_each_protocol(|house, protocol| {

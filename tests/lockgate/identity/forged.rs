@@ -270,7 +270,7 @@ const SCRIPTS: &[&[&str]] = &[
     &["FUNCTION", "LOAD", FOUR_REPLIES],
 ];
 
-/// What `mal` says in this conversation.
+/// The commands of `mal` in this conversation.
 fn said(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..random.between(3, 25) {

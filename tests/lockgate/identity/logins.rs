@@ -167,7 +167,7 @@ fn a_user_with_too_long_a_name_takes_no_locks() {
     is_ben(&mut client);
 }
 
-/// Whoever has not authenticated is Redis's `default` user, with the rights of that.
+/// A client that has not authenticated is Redis's `default` user, with the rights of that.
 #[test]
 fn an_unauthenticated_client_is_the_default_user() {
     let house = House::new();

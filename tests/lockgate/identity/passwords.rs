@@ -158,7 +158,7 @@ fn a_crowd_costs_few_questions() {
     }
     for client in &mut clients {
         assert_eq!(client.read_reply(), "t");
-        // What it knows now it need not ask again.
+        // lockgate remembers the answer, and does not ask again.
         assert_eq!(client.say("TRYLOCK other TOKEN t"), "t");
     }
     let info = redis.client().say("INFO commandstats").text();

@@ -38,7 +38,7 @@ fn a_fence_needs_the_right_to_its_counter() {
     });
 }
 
-/// What follows a refusal by its user's rights is served.
+/// lockgate serves the commands behind one that Redis refused by the user's rights.
 #[test]
 fn in_one_packet_each_command_has_its_own_answer() {
     in_each_protocol(|house, protocol| {

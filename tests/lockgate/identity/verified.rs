@@ -86,7 +86,7 @@ fn claims(client: &mut Client, user: &str, password: &str, command: &[&str]) -> 
     client.read_reply()
 }
 
-/// What was right a second ago is right no longer than that.
+/// A password that was verified a second ago is verified again.
 #[test]
 fn a_password_that_was_changed_is_soon_believed_no_more() {
     let house = House::new();

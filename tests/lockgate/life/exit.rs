@@ -42,7 +42,7 @@ fn a_second_signal_ends_at_once() {
     gate.terminate();
     eventually("it drains", || gate.log().contains("shutting down"));
     assert!(!gate.log().contains("not waiting"), "{}", gate.log());
-    // What is said twice at once is said once, so this says it until it is heard.
+    // Two signals at once are one, so this sends the signal until it takes effect.
     eventually("it is heard", || {
         gate.terminate();
         gate.log().contains("not waiting")
@@ -65,7 +65,7 @@ fn two_signals_at_once_count_as_one() {
     assert_eq!(gate.exit_code(), Some(0), "{}", gate.log());
 }
 
-/// What is not logged happens all the same.
+/// A disabled log changes nothing else.
 #[test]
 fn without_a_log_it_serves_until_it_is_told_to_end() {
     let _machine = Machine::shared();

@@ -1,4 +1,4 @@
-//! What is logged, and what people see on a terminal.
+//! The log, and the output on a terminal.
 
 use std::{
     fs::File,

@@ -1,4 +1,4 @@
-//! What systemd is told, and the sockets that it hands over.
+//! The notifications to systemd, and the sockets that it hands over.
 
 use std::{
     net::TcpListener,
@@ -133,7 +133,7 @@ fn unix(directory: &Path) -> (UnixListener, PathBuf) {
     (UnixListener::bind(&path).unwrap(), path)
 }
 
-/// Whoever connects before it is there waits in the system's queue, and is served.
+/// A client that connects before lockgate starts waits in the system's queue, and is served.
 #[test]
 fn it_serves_the_sockets_that_were_handed_over_in_place_of_its_own() {
     let _machine = Machine::shared();

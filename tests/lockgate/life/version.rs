@@ -37,7 +37,7 @@ fn a_released_version_tells_the_commit_that_it_was_built_of() {
     }
 }
 
-/// What bash makes of it is asked of bash itself.
+/// bash itself runs its script.
 #[test]
 fn shells_complete_flags_and_subcommands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -15,7 +15,7 @@ use crate::support::{
     run_to_its_end,
 };
 
-/// What the gate counted, as `INFO lockgate` tells.
+/// The counters of the gate, as `INFO lockgate` shows them.
 struct Counts(HashMap<String, u64>);
 
 impl Counts {
@@ -414,7 +414,7 @@ fn prometheus_is_told_what_there_is_now() {
     let mut waiter = place.client();
     waiter.send(&["LOCK", "now"]);
     place.gate.awaits_waiters("now", 1);
-    // Whoever has gone is not counted any more, a moment later.
+    // A moment later, clients that have gone are not counted any more.
     eventually("two clients and one lock are left", || {
         let text = told(&place.gate);
         ["clients", "locks", "waiters"].map(|what| sample(&text, &format!("lockgate_{what}")))

@@ -74,7 +74,7 @@ fn a_client_that_never_reads_costs_a_bounded_buffer() {
         poured.join().unwrap();
     });
     assert!(growth < MOST_GROWTH_BYTES, "{growth} bytes more");
-    // What it reads at last is what came first, and then the end.
+    // At last it reads the first replies, and then the end.
     assert_eq!(client.read_reply().text().len(), VALUE_BYTES);
     client.is_closed_by_the_server();
 }

@@ -185,7 +185,7 @@ fn a_reply_of_many_elements() {
     });
 }
 
-/// What is known of locks does not burden who asks for something else.
+/// The number of known locks does not slow other commands.
 #[test]
 fn commands_while_many_locks_are_held() {
     costs_in_proportion("locks held, and as many PINGs", 3_000, |n| {

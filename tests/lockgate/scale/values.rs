@@ -70,7 +70,7 @@ fn piece(at: u64) -> Vec<u8> {
     piece
 }
 
-/// Whoever pauses in the middle of a value keeps nobody else from being served.
+/// A client that pauses in the middle of a value does not delay other clients.
 #[test]
 fn many_long_values_at_a_time_cost_a_bounded_buffer_each() {
     const CLIENTS: u64 = 20;

@@ -1,4 +1,4 @@
-//! Whom lockgate and its clients believe, and what they say of those whom they do not.
+//! The certificates that lockgate and its clients trust, and the errors for all others.
 
 use std::{fs, io, sync::Arc};
 
@@ -142,7 +142,7 @@ fn on_sighup_new_clients_meet_the_new_certificate_and_nobody_is_dropped() {
     assert_eq!(waiter.say("UNLOCK k waiter"), 1);
     assert_eq!(new.read_reply(), "new");
 
-    // What is wrong with a new one is in the log, and the old one stays.
+    // The log has the error of a new certificate, and the old one stays.
     let key_of_another = authority.issue("another", "127.0.0.1").key;
     let right = fs::read(&place.pair.key).unwrap();
     for (wrong, why) in [
@@ -165,7 +165,7 @@ fn on_sighup_new_clients_meet_the_new_certificate_and_nobody_is_dropped() {
     assert_eq!(new.say("UNLOCK k new"), 1);
 }
 
-/// Whom clients have to be signed by changes as well.
+/// A reload changes the authority of client certificates as well.
 #[test]
 fn on_sighup_other_clients_are_believed() {
     let _machine = Machine::shared();

@@ -207,7 +207,7 @@ fn a_client_killed_while_it_waits_leaves_the_queue() {
     place.gate.awaits_waiters("k", 0);
 }
 
-/// Who says that nothing more comes reads on.
+/// A client that has closed its sending side reads on.
 #[test]
 fn commands_sent_before_a_half_close_are_answered() {
     let _machine = Machine::shared();
@@ -294,7 +294,7 @@ fn a_handshake_that_takes_too_long_is_cut() {
     assert_eq!(other.say("PING"), "PONG");
 }
 
-/// Who does not speak TLS where TLS is spoken, and the other way round.
+/// A client without TLS at a listener with TLS, and the other way round.
 #[test]
 fn a_client_of_another_protocol_is_refused() {
     let _machine = Machine::shared();
