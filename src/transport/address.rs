@@ -109,27 +109,32 @@ impl Address {
         let looked_up = self.clone();
         let looked_up = spawn_blocking(move || looked_up.look_up());
         let addresses = timeout(LISTEN_LOOKUP, looked_up).await??;
-        let mut listeners = Vec::<TcpListener>::new();
-        let mut lacking = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for mut address in addresses? {
-            if let Some(first) = listeners.first() {
-                address.set_port(first.local_addr()?.port());
-            }
-            match listen_on(address) {
-                Ok(listener) => listeners.push(listener),
-                Err(error) => {
-                    let named = io::Error::new(error.kind(), format!("{address}: {error}"));
-                    if !is_lacking(&error) {
-                        return Err(named);
-                    }
-                    lacking = named;
+        listen_on_each(addresses?)
+    }
+}
+
+/// Listens on each of these addresses that this machine has; all of them get the port of the first.
+fn listen_on_each(addresses: Vec<SocketAddr>) -> io::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::<TcpListener>::new();
+    let mut lacking = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for mut address in addresses {
+        if let Some(first) = listeners.first() {
+            address.set_port(first.local_addr()?.port());
+        }
+        match listen_on(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => {
+                let named = io::Error::new(error.kind(), format!("{address}: {error}"));
+                if !is_lacking(&error) {
+                    return Err(named);
                 }
+                lacking = named;
             }
         }
-        match listeners.is_empty() {
-            true => Err(lacking),
-            false => Ok(listeners),
-        }
+    }
+    match listeners.is_empty() {
+        true => Err(lacking),
+        false => Ok(listeners),
     }
 }
 
@@ -228,6 +233,20 @@ mod tests {
                 TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap();
             }
         }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_this_machine_lacks_is_left_out_beside_another() {
+        let (here, elsewhere) = (
+            "127.0.0.1:0".parse().unwrap(),
+            "192.0.2.1:0".parse().unwrap(),
+        );
+        let listeners = listen_on_each(vec![elsewhere, here]).unwrap();
+        let addresses = listeners.iter().map(|it| it.local_addr().unwrap().ip());
+        assert_eq!(addresses.collect::<Vec<_>>(), [here.ip()]);
+        let error = listen_on_each(vec![elsewhere]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        assert!(error.to_string().contains("192.0.2.1"), "{error}");
     }
 
     #[tokio::test]
