@@ -11,12 +11,11 @@
 use std::{
     ffi::OsString,
     io::{self, Error, ErrorKind, Write},
-    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
 
-use lockgate::config::{Config, Flags};
+use lockgate::{Config, config::Flags, transport::address::Address};
 use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -45,8 +44,8 @@ pub(crate) fn run(
     flags: Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Exit {
-    let config = match Config::load(flags, environment) {
-        Ok(config) => config,
+    let config = match Config::read(flags, environment) {
+        Ok((config, _)) => config,
         Err(error) => {
             check::tell(&error);
             return Exit::Failed;
@@ -78,7 +77,7 @@ pub(crate) fn run(
 
 /// Returns the place that is asked, for people: the first of those where clients connect.
 fn place(config: &Config) -> String {
-    let plain = config.listen.map(|address| address.to_string());
+    let plain = config.listen.as_ref().map(Address::to_string);
     let socket = config.unix_socket.as_ref();
     let socket = socket.map(|socket| socket.path.display().to_string());
     let secure = config.tls.as_ref().map(|tls| tls.listen.to_string());
@@ -86,12 +85,12 @@ fn place(config: &Config) -> String {
 }
 
 async fn ask(config: &Config) -> io::Result<()> {
-    match (config.listen, &config.unix_socket, &config.tls) {
+    match (&config.listen, &config.unix_socket, &config.tls) {
         (Some(address), ..) => ask_on(connect(address).await?).await,
         (None, Some(socket), _) => ask_on(UnixStream::connect(&socket.path).await?).await,
         (None, None, Some(tls)) => {
-            let stream = connect(tls.listen).await?;
-            let name = ServerName::IpAddress(tls.listen.ip().into());
+            let stream = connect(&tls.listen).await?;
+            let name = ServerName::IpAddress(stream.peer_addr()?.ip().into());
             let connector = TlsConnector::from(Arc::new(any_certificate()?));
             let asked = async { ask_on(connector.connect(name, stream).await?).await };
             asked
@@ -106,13 +105,14 @@ async fn ask(config: &Config) -> io::Result<()> {
 }
 
 /// Connects to where an instance with this address listens. To the system, 0.0.0.0 and [::] are this machine here, too.
-async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    if address.port() == 0 {
+async fn connect(address: &Address) -> io::Result<TcpStream> {
+    let addresses = address.look_up()?;
+    if addresses.iter().any(|address| address.port() == 0) {
         return Err(Error::other(
             "port 0 is another port at each start: name it with --listen",
         ));
     }
-    TcpStream::connect(address).await
+    TcpStream::connect(&*addresses).await
 }
 
 /// Sends the question and waits for the beginning of an error.
