@@ -99,6 +99,10 @@ pub const SCRIPT_BYTES: usize = 1024;
 /// It bounds the memory of reported scripts as well.
 pub const LEARNED_SCRIPTS: usize = 1_024;
 
+/// Places at one lock that lockgate keeps for tokens that last waited on one connection. The next client of a pool may
+/// wait on the connection meanwhile; and a client that makes a new token for each wait leaves place after place.
+pub const KEPT_BY_CONNECTION: usize = 4;
+
 /// The bounds that an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {

@@ -14,8 +14,8 @@ use crate::{
     absorb::AbsorbSettings,
     auth::password::Password,
     limits::{
-        LEAST_BUFFER_BYTES, LEAST_LOCK_COMMAND_BYTES, LEAST_TOKEN_BYTES, LOCK_COMMAND_BYTES,
-        Limits, OPTION_BYTES, TOKEN_BYTES,
+        KEPT_BY_CONNECTION, LEAST_BUFFER_BYTES, LEAST_LOCK_COMMAND_BYTES, LEAST_TOKEN_BYTES,
+        LOCK_COMMAND_BYTES, Limits, OPTION_BYTES, TOKEN_BYTES,
     },
     lock::{Settings, WriteBack},
     store::redis::settings::noticed_within,
@@ -253,6 +253,7 @@ impl Config {
                 Upstream::Redis(_) => self.write_back.leases,
             },
             max_waiters: self.limits.waiters,
+            max_kept_by_connection: KEPT_BY_CONNECTION,
             min_session_ms: self.lock.leases.min_session_ms,
         }
     }

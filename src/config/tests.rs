@@ -248,6 +248,7 @@ fn each_key_of_the_file_does_what_it_says() {
             answer_within_ms: 3,
             write_back: WriteBack::Session,
             max_waiters: 17,
+            max_kept_by_connection: 4,
             min_session_ms: 7,
         }
     );

@@ -33,8 +33,8 @@ use crate::{
     clock,
     limits::Limits,
     lock::{
-        Attempt, Event, LockRequest, Refusal, Reply, RequestId, Settings, Snapshot, Time, Token,
-        UserId, Wait, WriteBack,
+        Attempt, ConnectionId, Event, LockRequest, Refusal, Reply, RequestId, Settings, Snapshot,
+        Time, Token, UserId, Wait, WriteBack,
     },
     store::{Admission, Later, LockName, LockStatus, Needed, Store},
     telemetry::{
@@ -126,6 +126,8 @@ pub struct LockOptions {
     /// Binds the lease to the client's connection. The mailbox receives a message when the lease is no longer
     /// bound: at most one for each grant with [`Grant::delivered`]'s [`Bound`].
     pub session: Option<Mailbox>,
+    /// The client's connection.
+    pub connection: ConnectionId,
     /// The request is one attempt of a client that spins.
     pub attempt: Option<Attempt>,
 }
@@ -239,6 +241,7 @@ impl Gate {
             wait,
             fence: wish.fence,
             session: wish.session.is_some(),
+            connection: wish.connection,
             attempt: wish.attempt,
         };
         self.dispatch(&name, Event::Lock(ask), Some(reply_to));

@@ -134,6 +134,8 @@ pub struct LockRequest {
     pub fence: bool,
     /// lockgate renews the lease for as long as the client's connection lives.
     pub session: bool,
+    /// The connection of the client.
+    pub connection: ConnectionId,
     /// The request is one attempt of a client that spins. None: it is a `LOCK` or a `TRYLOCK`.
     pub attempt: Option<Attempt>,
 }
@@ -149,8 +151,6 @@ impl LockRequest {
 /// granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// The connection of the attempt.
-    pub connection: ConnectionId,
     /// The token may be anybody's, as in `SET key 1 NX`: the attempt is refused if its own token holds the lock, and
     /// shares its place with no other request.
     pub strict: bool,
@@ -735,7 +735,8 @@ pub struct Settings {
     pub max_handover_time_ms: u64,
     /// The pause after such a release before this instance requests the lock again.
     pub yield_pause_ms: u64,
-    /// How long the queue keeps the place of a client with an explicit token after its connection closed.
+    /// How long the queue keeps the place of a client with an explicit token after its connection closed or its `WAIT`
+    /// ran out.
     pub reconnect_grace_ms: u64,
     /// The longest delay, after failed attempts, of an attempt that a push causes.
     pub max_delay_ms: u64,
@@ -749,6 +750,8 @@ pub struct Settings {
     pub write_back: WriteBack,
     /// The largest number of requests that wait for one lock, and of one user's pending operations there.
     pub max_waiters: usize,
+    /// The largest number of places that are kept at one lock for clients that last waited on one connection.
+    pub max_kept_by_connection: usize,
     /// The shortest lease that a renewal of a session requests.
     pub min_session_ms: u64,
 }

@@ -92,6 +92,8 @@ pub enum Fault {
     EqualTokensJoined,
     /// A refused attempt loses its place in the queue.
     AttemptForgotten,
+    /// A client whose `WAIT` ran out loses its place in the queue.
+    PlaceLostOnTimeout,
     /// Attempts are refused by what the store reported long ago.
     OldBeliefRefuses,
 }
@@ -140,6 +142,7 @@ impl Fault {
         Self::CutOffNotPassed,
         Self::EqualTokensJoined,
         Self::AttemptForgotten,
+        Self::PlaceLostOnTimeout,
         Self::OldBeliefRefuses,
     ];
 }

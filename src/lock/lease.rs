@@ -1,8 +1,8 @@
 //! The lease that this instance granted, and the chain of handovers that it belongs to.
 
 use super::event::{
-    Attempt, Dead, DeadToken, Deadline, EndReason, GrantKind, RequestId, Settings, Time, Token,
-    UserId, WriteBack,
+    Attempt, ConnectionId, Dead, DeadToken, Deadline, EndReason, GrantKind, RequestId, Settings,
+    Time, Token, UserId, WriteBack,
 };
 use super::fault::{Fault, planted};
 
@@ -47,6 +47,8 @@ pub struct Lease {
     pub how: Option<GrantKind>,
     /// An equal token is another owner.
     pub strict: bool,
+    /// The connection of the latest request that was granted the lease.
+    pub connection: ConnectionId,
     /// The attempt that was granted the lease. None: a `LOCK`, or the attempt was over by then.
     pub attempt: Option<Attempt>,
     /// The number of clients that count on the lease: they were granted or extended it, and the driver did not report

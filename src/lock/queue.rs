@@ -343,18 +343,13 @@ impl Queue {
 
     // ── events from the store and the clock ──────────────────────────────────────────────────────
 
-    /// Returns how long to keep the place of a client that is gone.
-    fn keep(&self, context: &Context<'_>) -> Option<Keep> {
-        Some(Keep {
+    /// Returns how long to keep the place of a client that is gone, or was refused.
+    fn keep(&self, context: &Context<'_>) -> Keep {
+        Keep {
             until: context.now.plus_millis(context.settings.reconnect_grace_ms),
             most: context.settings.max_waiters,
-        })
-    }
-
-    /// Returns how long to keep the place of a client whose attempt is refused.
-    fn keep_attempt(&self, context: &Context<'_>) -> Option<Keep> {
-        self.keep(context)
-            .filter(|_| !planted(Fault::AttemptForgotten))
+            most_by_connection: context.settings.max_kept_by_connection,
+        }
     }
 
     fn lease_of(&self, user: UserId, token: &Token) -> Option<Lease> {

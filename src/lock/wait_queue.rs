@@ -1,8 +1,9 @@
 //! The waiters for one lock, in arrival order. A place belongs to a token of a user; a client that requests the lock
 //! again with its token joins its own place.
 //!
-//! The queue keeps the place of a client that named its token for a while after its connection closed: client libraries
-//! close the connection on a socket timeout, and retry on a new one. Meanwhile the queue passes the place over.
+//! The queue keeps the place of a client that named its token for a while after its connection closed or its `WAIT` ran
+//! out: client libraries close the connection on a socket timeout, and retry on a new one, and clients with bounded
+//! timeouts wait in slices. Meanwhile the queue passes the place over.
 //!
 //! A client that spins makes one attempt after the other, and is refused in between ([`Attempt`]). The queue keeps its
 //! place until the next attempt, which finds the place by its token. Some clients make a new token for each attempt; where
@@ -34,6 +35,9 @@ pub struct Keep {
     pub until: Time,
     /// The number of places that are kept at one lock. Beyond it, the latest one goes of the user with most.
     pub most: usize,
+    /// The number of those whose clients last waited on one connection. Beyond it, the earliest one goes. Clients that
+    /// spin do not count.
+    pub most_by_connection: usize,
 }
 
 /// A token of a user at its place in the queue.
@@ -45,6 +49,8 @@ pub struct Waiter {
     pub token: Token,
     /// The client named the token itself.
     pub explicit: bool,
+    /// The connection of the latest request.
+    pub connection: ConnectionId,
     /// The latest attempt of a client that spins. None: the place of a `LOCK`.
     pub attempt: Option<Attempt>,
     /// Its connection made an attempt with another token since.
@@ -72,6 +78,7 @@ impl Waiter {
             user: lease.user,
             token: lease.token.clone(),
             explicit: true,
+            connection: lease.connection,
             attempt: lease.attempt,
             superseded: false,
             lease_ms: lease.lease_ms,
@@ -79,7 +86,7 @@ impl Waiter {
         }
     }
 
-    /// Returns whether the client may return to the place after its connection closed.
+    /// Returns whether the client may return to the place after its connection closed or its request was refused.
     fn may_return(&self) -> bool {
         self.explicit && self.attempt.is_none_or(|attempt| attempt.returns)
     }
@@ -100,6 +107,8 @@ pub struct Waiting {
     pub session: bool,
     /// The request is an attempt of a client that spins.
     is_attempt: bool,
+    /// The request is a `TRYLOCK`, which keeps no place.
+    is_trylock: bool,
     /// When its reply is due. None: never.
     due: Option<Time>,
     /// Tokens whose `UNLOCK` stands behind the request on the same connection.
@@ -126,7 +135,7 @@ pub struct WaitQueue {
     next: WaiterId,
     /// Places with waiters.
     taken: BTreeMap<WaiterId, Waiter>,
-    /// Places kept for a token whose connection closed, until the time given.
+    /// Places kept for a token without a request, until the time given.
     kept: BTreeMap<WaiterId, (Waiter, Time)>,
     /// The places that requests with the same token join.
     by_owner: BTreeMap<(Token, UserId), WaiterId>,
@@ -151,6 +160,8 @@ struct RareIndexes {
     kept_by_user: BTreeMap<UserId, BTreeSet<(Time, WaiterId)>>,
     /// The kept places of clients that spin, by their latest connection.
     kept_of: BTreeSet<(UserId, ConnectionId, WaiterId)>,
+    /// The kept places of other clients, by their latest connection.
+    kept_by_connection: BTreeSet<(ConnectionId, WaiterId)>,
     /// Requests with an `UNLOCK` behind them, by the token of the `UNLOCK`. Thousands may stand behind each request.
     blocked: BTreeSet<(Token, WaiterId, RequestId)>,
 }
@@ -176,7 +187,7 @@ impl WaitQueue {
         self.taken.len()
     }
 
-    /// Returns the number of places kept for tokens whose connection closed.
+    /// Returns the number of places kept for tokens without a request.
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
@@ -272,6 +283,7 @@ impl WaitQueue {
                 user: send.user,
                 token: send.token.clone(),
                 explicit: send.explicit,
+                connection: send.connection,
                 attempt: None,
                 superseded: false,
                 lease_ms: send.lease_ms,
@@ -281,7 +293,7 @@ impl WaitQueue {
         waiter.superseded = false;
         self.disown(no, &waiter);
         waiter.token.clone_from(&send.token);
-        waiter.attempt = send.attempt;
+        (waiter.connection, waiter.attempt) = (send.connection, send.attempt);
         waiter.lease_ms = send.lease_ms;
         waiter.explicit |= send.explicit;
         let due = match send.wait {
@@ -296,6 +308,7 @@ impl WaitQueue {
             fence: send.fence,
             session: send.session,
             is_attempt: send.attempt.is_some(),
+            is_trylock: send.attempt.is_none() && send.wait == Wait::No,
             due,
             behind: Vec::new(),
         });
@@ -327,11 +340,9 @@ impl WaitQueue {
     /// Returns the place that a client left on this connection, if clients make a new token for each attempt. If not, the
     /// attempt is another client's: both take their connections from a pool.
     fn left_on_connection(&mut self, send: &LockRequest) -> Option<WaiterId> {
-        let Attempt {
-            connection, strict, ..
-        } = send.attempt?;
-        let first = (send.user, connection, WaiterId::MIN);
-        let last = (send.user, connection, WaiterId::MAX);
+        let strict = send.attempt?.strict;
+        let first = (send.user, send.connection, WaiterId::MIN);
+        let last = (send.user, send.connection, WaiterId::MAX);
         let mut left = self.rare.as_ref()?.kept_of.range(first..=last);
         let no = left.next().map(|(.., no)| *no)?;
         let (waiter, _) = self.kept.get_mut(&no)?;
@@ -352,23 +363,11 @@ impl WaitQueue {
 
     /// Takes out one request, which the caller answers or whose client is gone. The place goes with its last request,
     /// or is kept as long as `keep` says if the client may return to it. Returns whether the request waited.
-    pub fn leave(&mut self, request: RequestId, keep: Option<Keep>) -> bool {
+    pub fn leave(&mut self, request: RequestId, keep: Keep) -> bool {
         match self.of_request(request) {
-            Some(no) => self.leave_place(no, request, keep),
+            Some(no) => self.leave_place(no, request, Some(keep)),
             None => false,
         }
-    }
-
-    /// Takes out one request, which the caller refuses. The place is kept only if its client spins.
-    pub fn refuse(&mut self, request: RequestId, keep: Option<Keep>) {
-        if let Some(no) = self.of_request(request) {
-            self.refuse_at(no, request, keep);
-        }
-    }
-
-    fn refuse_at(&mut self, no: WaiterId, request: RequestId, keep: Option<Keep>) -> bool {
-        let spins = self.at(no).is_some_and(|waiter| waiter.attempt.is_some());
-        self.leave_place(no, request, keep.filter(|_| spins))
     }
 
     fn leave_place(&mut self, no: WaiterId, request: RequestId, keep: Option<Keep>) -> bool {
@@ -390,12 +389,14 @@ impl WaitQueue {
             .is_some_and(|waiter| waiter.requests.is_empty())
             && let Some(waiter) = self.taken.remove(&no)
         {
-            match keep {
-                Some(until) if waiter.may_return() => {
-                    self.disown(no, &waiter);
-                    self.keep(no, waiter, until);
-                }
-                _ => self.disown(no, &waiter),
+            self.disown(no, &waiter);
+            let forgotten = waiting.is_attempt && planted(Fault::AttemptForgotten);
+            if let Some(keep) = keep
+                && waiter.may_return()
+                && !waiting.is_trylock
+                && !forgotten
+            {
+                self.keep(no, waiter, keep);
             }
         }
         self.give_memory_back();
@@ -404,15 +405,14 @@ impl WaitQueue {
 
     /// Keeps a place without waiters, so that its token can return to it.
     pub fn keep(&mut self, no: WaiterId, mut waiter: Waiter, keep: Keep) {
-        let Keep { until, most } = keep;
+        let Keep { until, most, .. } = keep;
         waiter.requests = Vec::new();
         let owner = (waiter.token.clone(), waiter.user);
         if !waiter.is_strict()
             && let Some(before) = self.by_owner.get(&owner).copied()
-            && let Some(other) = self.take_kept(before)
         {
             // An owner needs only one place to return to.
-            self.disown(before, &other);
+            self.drop_kept(before);
         }
         self.own(no, &waiter);
         self.due.insert((until, no, None));
@@ -424,16 +424,47 @@ impl WaitQueue {
         if waiter.is_strict() {
             rare.kept_strict.insert((owner.0, owner.1, no));
         }
-        if let Some(attempt) = waiter.attempt {
-            rare.kept_of.insert((waiter.user, attempt.connection, no));
-        }
-        let user = waiter.user;
+        let (user, connection) = (waiter.user, waiter.connection);
+        match waiter.attempt {
+            Some(_) => rare.kept_of.insert((user, connection, no)),
+            None => rare.kept_by_connection.insert((connection, no)),
+        };
         let of_user = rare.kept_by_user.entry(user).or_default();
         of_user.insert((until, no));
         self.kept.insert(no, (waiter, until));
         if self.kept.len() > most {
             self.drop_one_kept(user);
         }
+        self.drop_kept_beyond(keep.most_by_connection, connection);
+    }
+
+    /// Gives up the earliest kept place of this connection if it has more than `most`.
+    fn drop_kept_beyond(&mut self, most: usize, connection: ConnectionId) {
+        let of_it = (connection, WaiterId::MIN)..=(connection, WaiterId::MAX);
+        let rare = self.rare.iter();
+        let places = rare.flat_map(|rare| rare.kept_by_connection.range(of_it.clone()));
+        if let Some(no) = places.map(|(_, no)| *no).rev().nth(most) {
+            self.drop_kept(no);
+        }
+    }
+
+    /// Gives up the place that is kept for this owner, unless its client spins: some clients release after each refused
+    /// attempt.
+    pub fn give_up_kept(&mut self, user: UserId, token: &Token) {
+        let Some(no) = self.by_owner.get(&(token.clone(), user)).copied() else {
+            return;
+        };
+        let kept = self.kept.get(&no).map(|(waiter, _)| waiter);
+        if kept.is_some_and(|waiter| waiter.attempt.is_none()) {
+            self.drop_kept(no);
+            self.give_memory_back();
+        }
+    }
+
+    fn drop_kept(&mut self, no: WaiterId) -> Option<Waiter> {
+        let waiter = self.take_kept(no)?;
+        self.disown(no, &waiter);
+        Some(waiter)
     }
 
     /// Gives up the latest kept place of the user that has most of them, of equals this one: no user costs another one a
@@ -442,10 +473,8 @@ impl WaitQueue {
         let rare = self.rare.iter();
         let users = rare.flat_map(|rare| &rare.kept_by_user);
         let most = users.max_by_key(|(user, places)| (places.len(), **user == latest));
-        if let Some((_, no)) = most.and_then(|(_, places)| places.last()).copied()
-            && let Some(waiter) = self.take_kept(no)
-        {
-            self.disown(no, &waiter);
+        if let Some((_, no)) = most.and_then(|(_, places)| places.last()).copied() {
+            self.drop_kept(no);
         }
     }
 
@@ -464,9 +493,9 @@ impl WaitQueue {
             let strict = (waiter.token.clone(), waiter.user, no);
             rare.kept_strict.remove(&strict);
         }
-        if let Some(attempt) = waiter.attempt {
-            rare.kept_of.remove(&(waiter.user, attempt.connection, no));
-        }
+        let (user, connection) = (waiter.user, waiter.connection);
+        rare.kept_of.remove(&(user, connection, no));
+        rare.kept_by_connection.remove(&(connection, no));
         Some(waiter)
     }
 
@@ -540,35 +569,27 @@ impl WaitQueue {
         tries.any(|(no, request)| self.is_attempt(*no, *request))
     }
 
-    /// Takes out the requests that do not wait, for users that satisfy `of`. The places of clients that spin are kept
-    /// as long as `keep` says.
-    pub fn take_tries(
-        &mut self,
-        of: impl Fn(UserId) -> bool,
-        keep: Option<Keep>,
-    ) -> Vec<RequestId> {
+    /// Takes out the requests that do not wait, for users that satisfy `of`. The places of clients that may return are
+    /// kept as long as `keep` says.
+    pub fn take_tries(&mut self, of: impl Fn(UserId) -> bool, keep: Keep) -> Vec<RequestId> {
         let concerns = |(no, _): &&(WaiterId, RequestId)| {
             self.taken.get(no).is_some_and(|waiter| of(waiter.user))
         };
         let tries: Vec<_> = self.tries.iter().filter(concerns).copied().collect();
         for (no, request) in &tries {
-            self.refuse_at(*no, *request, keep);
+            self.leave_place(*no, *request, Some(keep));
         }
         tries.into_iter().map(|(_, request)| request).collect()
     }
 
     /// Takes out the attempts of this user, and keeps their places as long as `keep` says.
-    pub fn take_attempts(
-        &mut self,
-        user: UserId,
-        keep: Option<Keep>,
-    ) -> Vec<(WaiterId, RequestId)> {
+    pub fn take_attempts(&mut self, user: UserId, keep: Keep) -> Vec<(WaiterId, RequestId)> {
         let places = self.by_user.get(&user).into_iter().flatten();
         let waiting = places.filter_map(|no| self.waiting_at(*no)).flatten();
         let attempts = waiting.filter(|(no, request)| self.is_attempt(*no, *request));
         let attempts: Vec<_> = attempts.collect();
         for (no, request) in &attempts {
-            self.refuse_at(*no, *request, keep);
+            self.leave_place(*no, *request, Some(keep));
         }
         attempts
     }
@@ -577,7 +598,7 @@ impl WaitQueue {
     pub fn take_attempts_that_try(
         &mut self,
         of: impl Fn(UserId) -> bool,
-        keep: Option<Keep>,
+        keep: Keep,
     ) -> Vec<RequestId> {
         let is_of = |no| self.at(no).is_some_and(|waiter| of(waiter.user));
         let tries = self.tries.iter().copied().filter(|(no, _)| is_of(*no));
@@ -585,7 +606,7 @@ impl WaitQueue {
             .filter(|(no, request)| self.is_attempt(*no, *request))
             .collect();
         for (no, request) in &tries {
-            self.refuse_at(*no, *request, keep);
+            self.leave_place(*no, *request, Some(keep));
         }
         tries.into_iter().map(|(_, request)| request).collect()
     }
@@ -683,9 +704,9 @@ impl WaitQueue {
         self.due.first().map(|(time, ..)| *time)
     }
 
-    /// Takes out the requests whose time is up, and the kept places that lapse. The places of clients that spin are kept
-    /// as long as `keep` says.
-    pub fn take_due(&mut self, now: Time, keep: Option<Keep>) -> Vec<Due> {
+    /// Takes out the requests whose time is up, and the kept places that lapse. The places of clients that may return are
+    /// kept as long as `keep` says.
+    pub fn take_due(&mut self, now: Time, keep: Keep) -> Vec<Due> {
         let mut due = Vec::new();
         while let Some(&(time, no, request)) = self.due.first()
             && time <= now
@@ -693,19 +714,19 @@ impl WaitQueue {
             self.due.pop_first();
             match request {
                 Some(request) => {
+                    let is_attempt = self.is_attempt(no, request);
                     due.push(Due {
                         request,
                         place: no,
                         is_try: self.tries.contains(&(no, request)),
-                        is_attempt: self.is_attempt(no, request),
+                        is_attempt,
                     });
-                    self.refuse_at(no, request, keep);
+                    let lost = !is_attempt && planted(Fault::PlaceLostOnTimeout);
+                    self.leave_place(no, request, Some(keep).filter(|_| !lost));
                 }
                 None => {
-                    if let Some(waiter) = self.take_kept(no) {
-                        self.disown(no, &waiter);
-                        self.tokens_change |= waiter.superseded;
-                    }
+                    let lapsed = self.drop_kept(no);
+                    self.tokens_change |= lapsed.is_some_and(|waiter| waiter.superseded);
                 }
             }
         }

@@ -329,8 +329,8 @@ impl Session {
             try_only: !parks,
             fence: false,
             session: None,
+            connection: ConnectionId(self.id),
             attempt: Some(Attempt {
-                connection: ConnectionId(self.id),
                 strict: equal == Equal::Refused,
                 returns: absorbed.treatment == Treatment::Park,
             }),

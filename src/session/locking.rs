@@ -23,7 +23,7 @@ use crate::{
     error::{self, SHUTDOWN},
     gate::{Answer, Grant, LockOptions, Pending},
     limits::{LOCK_COMMAND_ARGUMENTS, LOOKED_AT_ONCE},
-    lock::{Refusal, Time, Token},
+    lock::{ConnectionId, Refusal, Time, Token},
     resp::{Protocol, arguments},
     session::lookahead::{Lookahead, Reader, Request},
     store::LockName,
@@ -190,6 +190,7 @@ impl Session {
             try_only,
             fence,
             session: session.then(|| self.bound_leases.mailbox()),
+            connection: ConnectionId(self.id),
             attempt: None,
         };
         let pending = self

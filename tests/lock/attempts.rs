@@ -217,6 +217,22 @@ fn a_release_some_time_after_the_refusal_asks_the_store() {
 }
 
 #[test]
+fn a_release_after_the_refusal_gives_up_no_place() {
+    scenario(&[
+        ("1 lock x", "acquire x"),
+        ("granted 7", "1 granted x"),
+        ("2 lock a spins 1 again wait 5", ""),
+        ("3 lock b", ""),
+        ("after 5", "2 Nil"),
+        ("after 100", ""),
+        ("4 unlock a absorbed", "release a"),
+        ("not held", "4 NotHeld"),
+        ("5 lock a spins 1 again wait 50", ""),
+        ("6 unlock x", "hand x to a"),
+    ]);
+}
+
+#[test]
 fn a_release_after_the_refusal_asks_the_store_if_the_holder_is_not_known_for_sure() {
     scenario(&[
         ("1 lock a", "acquire a"),

@@ -2,7 +2,7 @@
 //!
 //! | event | means |
 //! | --- | --- |
-//! | `1 lock a`, with `named`, `try`, `fence`, `session`, `wait 5`, `px 50`, `user 2` behind it | request 1 is a `LOCK` with token a, which lockgate made, or the client (`named`) |
+//! | `1 lock a`, with `named`, `try`, `fence`, `session`, `wait 5`, `px 50`, `user 2`, `on 3` behind it | request 1 is a `LOCK` with token a, which lockgate made, or the client (`named`), on connection 3, or one of its own |
 //! | `1 unlock a`, `1 relock a 50` | these and those below with `user 2` behind their token, too |
 //! | `1 gone a`, `1 stop a`, `1 undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
 //! | `1 closed a`, `1 closed a here` | the connection of a `SESSION` ended: by the client, or by the gate |
@@ -35,6 +35,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     answer_within_ms: 2_000,
     write_back: WriteBack::All,
     max_waiters: 4,
+    max_kept_by_connection: 2,
     min_session_ms: 1,
 };
 
@@ -229,8 +230,8 @@ impl Harness {
             wait,
             fence: options.contains(&"fence"),
             session: options.contains(&"session"),
-            attempt: value("spins").map(|connection| Attempt {
-                connection: ConnectionId(connection),
+            connection: ConnectionId(value("spins").or(value("on")).unwrap_or(1_000 + request.0)),
+            attempt: value("spins").map(|_| Attempt {
                 strict: !options.contains(&"again"),
                 returns: !options.contains(&"once"),
             }),

@@ -34,7 +34,8 @@ proptest! {
                 (0, _) => lock(""),
                 (1, _) => lock(" named"),
                 (2, _) => lock(" named try"),
-                (3, _) => lock(" wait 7 px 20"),
+                (3, _) if other % 2 == 0 => lock(" wait 7 px 20"),
+                (3, _) => lock(" named wait 7 on 1"),
                 (4 | 5, _) => (format!("{number} unlock {token}"), Some(false)),
                 (6, _) => (format!("{number} relock {token} 40"), Some(false)),
                 (7, Some(id)) if waiting[&id].1 => {

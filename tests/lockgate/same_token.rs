@@ -99,6 +99,42 @@ fn the_place_of_a_named_token_outlives_its_connection_for_a_while() {
 }
 
 #[test]
+fn a_client_that_waits_in_slices_keeps_its_place_until_it_unlocks() {
+    Place::each(|place| {
+        let (mut holder, mut sliced) = (place.client(), place.client());
+        let (mut behind, mut last) = (place.client(), place.client());
+        assert_eq!(holder.say("LOCK k TOKEN holder"), "holder");
+        assert_eq!(sliced.say("LOCK k TOKEN t WAIT 20"), Value::Nil);
+        behind.send(&["LOCK", "k", "TOKEN", "behind"]);
+        place.gate.awaits_waiters("k", 1);
+        for _ in 0..3 {
+            assert_eq!(sliced.say("LOCK k TOKEN t WAIT 20"), Value::Nil);
+        }
+        sliced.send(&["LOCK", "k", "TOKEN", "t", "WAIT", "20000"]);
+        place.gate.awaits_waiters("k", 2);
+        assert_eq!(holder.say("UNLOCK k holder"), 1);
+        assert_eq!(sliced.read_reply(), "t", "its place was kept");
+        last.send(&["LOCK", "k", "TOKEN", "last"]);
+        place.gate.awaits_waiters("k", 2);
+        assert_eq!(sliced.say("UNLOCK k t"), 1);
+        assert_eq!(behind.read_reply(), "behind");
+
+        let mut gives_up = place.client();
+        assert_eq!(gives_up.say("LOCK k TOKEN u WAIT 20"), Value::Nil);
+        let mut newcomer = place.client();
+        newcomer.send(&["LOCK", "k", "TOKEN", "newcomer"]);
+        place.gate.awaits_waiters("k", 2);
+        assert_eq!(gives_up.say("UNLOCK k u"), 0);
+        gives_up.send(&["LOCK", "k", "TOKEN", "u"]);
+        place.gate.awaits_waiters("k", 3);
+        assert_eq!(behind.say("UNLOCK k behind"), 1);
+        assert_eq!(last.read_reply(), "last");
+        assert_eq!(last.say("UNLOCK k last"), 1);
+        assert_eq!(newcomer.read_reply(), "newcomer", "the place was given up");
+    });
+}
+
+#[test]
 fn relock_begins_the_lease_anew_and_never_acquires() {
     Place::each(|place| {
         let mut client = place.client();

@@ -47,8 +47,7 @@ impl Queue {
             && context.now < self.grace_until
             && knows
         {
-            self.waiters
-                .refuse(send.request, self.keep_attempt(context));
+            self.waiters.leave(send.request, self.keep(context));
             context.reply(send.request, Reply::Nil);
         }
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
@@ -91,6 +90,7 @@ impl Queue {
             }
             self.end_abandoned_attempts(&owner, context);
         }
+        self.waiters.give_up_kept(owner.user, &owner.token);
         self.take_op(PendingOp::Unlock(owner), context);
     }
 
@@ -196,10 +196,10 @@ impl Queue {
         let lease = lease.clone();
         if let (true, Some(no)) = (lease.explicit, lease.waiter)
             && (lease.strict || self.waiters.of_owner(user, token).is_none())
-            && let Some(keep) = self.keep(context)
         {
             // The connection closed at the very moment of the grant, which counts as before it.
-            self.waiters.keep(no, Waiter::of_lease(&lease), keep);
+            let waiter = Waiter::of_lease(&lease);
+            self.waiters.keep(no, waiter, self.keep(context));
         }
         if !planted(Fault::UndeliveredKept) {
             self.give_away(&lease);

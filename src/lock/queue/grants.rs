@@ -160,7 +160,7 @@ impl Queue {
             && let Some(waiter) = self.waiters.take(no)
         {
             lease.waiter = Some(no);
-            lease.attempt = waiter.attempt;
+            (lease.connection, lease.attempt) = (waiter.connection, waiter.attempt);
             self.grant_place(&mut lease, &waiter, context);
         }
         self.backoff.granted();

@@ -179,7 +179,7 @@ impl Queue {
             self.doubt(&in_flight);
             if ms > 0 {
                 self.grace_until = ask_at;
-                let keep = self.keep_attempt(context);
+                let keep = self.keep(context);
                 let rights = &self.rights;
                 let may_know = |user| !rights.is_unauthorized(user);
                 for request in self.waiters.take_attempts_that_try(may_know, keep) {

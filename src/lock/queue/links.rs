@@ -83,7 +83,7 @@ impl Queue {
             .op
             .take_if(|_| in_flight.reply_to.is_some() && !in_flight.again);
         let served = self.served_by(&in_flight).filter(|_| in_flight.again);
-        let keep = self.keep_attempt(context);
+        let keep = self.keep(context);
         for (no, request) in self.waiters.take_attempts(user, keep) {
             // A first sending may have been executed.
             let refusal = match served == Some(no) {

@@ -7,8 +7,8 @@
 use super::{Context, InFlight, Queue};
 use crate::lock::{
     event::{
-        Action, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal, Reply, RequestId,
-        StoreRequest, Time, Token, UserId,
+        Action, ConnectionId, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal,
+        Reply, RequestId, StoreRequest, Time, Token, UserId,
     },
     fault::{Fault, planted},
     lease::{LATEST_RENEWAL, Lease, renewal},
@@ -230,6 +230,7 @@ impl Queue {
                 .filter(|_| !planted(Fault::ShortenedForgotten)),
             how: before.as_ref().and_then(|lease| lease.how),
             strict: before.as_ref().is_some_and(|lease| lease.strict),
+            connection: before.as_ref().map_or(ConnectionId(0), |it| it.connection),
             attempt: before.as_ref().and_then(|lease| lease.attempt),
             receivers: before.as_ref().map_or(0, |lease| lease.receivers),
             waiter: before.as_ref().and_then(|lease| lease.waiter),

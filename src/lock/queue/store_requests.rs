@@ -49,7 +49,7 @@ impl Queue {
             self.ask_for(no, &waiter.clone(), context);
             return true;
         }
-        let keep = self.keep_attempt(context);
+        let keep = self.keep(context);
         let rights = &self.rights;
         let may_know = |user| !rights.is_unauthorized(user);
         for request in self.waiters.take_tries(may_know, keep) {

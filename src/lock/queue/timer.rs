@@ -17,8 +17,7 @@ impl Queue {
             let until = sent_at.plus_millis(context.settings.answer_within_ms);
             self.waiters.await_outcome(place, context.now, until);
         }
-        let keep = self.keep_attempt(context);
-        for due in self.waiters.take_due(context.now, keep) {
+        for due in self.waiters.take_due(context.now, self.keep(context)) {
             let reply = if due.is_attempt {
                 self.attempt_is_over(&due, served == Some(due.place), context)
             } else if due.is_try || self.is_unanswered(context) {

@@ -1,6 +1,8 @@
 //! The clients: what each is going to do, until it is granted the lock.
 
-use lockgate::lock::{Event, LockRequest, RequestId, StoreRequest, Time, Token, UserId, Wait};
+use lockgate::lock::{
+    ConnectionId, Event, LockRequest, Reply, RequestId, StoreRequest, Time, Token, UserId, Wait,
+};
 
 use super::{
     MILLI,
@@ -17,6 +19,12 @@ pub(crate) const LONGEST_LEASE_MS: u64 = 30_000;
 
 /// So long after it unlocked a client closes the connection of its session, in microseconds.
 pub(crate) const SESSION_ENDS_WITHIN: u64 = 2_500 * MILLI;
+
+/// The connections of clients are numbered from here.
+const FIRST_CONNECTION: u64 = 1 << 40;
+
+/// A client that waits in slices gives up after so many.
+const MOST_SLICES: u32 = 60;
 
 /// What a client is going to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +45,8 @@ pub(crate) enum Fate {
     RetriesAtGrant,
     /// Asks twice with its token, on two connections.
     Joins,
+    /// Waits for a short time, again and again, with its token.
+    Slices,
     /// Is not to wait any longer: its gate is shutting down.
     Stops,
     /// Never unlocks.
@@ -55,6 +65,23 @@ pub(crate) enum Fate {
     Deletes,
 }
 
+/// The place in a gate's queue of a client that asks again and again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) gate: usize,
+    /// When the first request took it, as a count of events.
+    pub(crate) order: u64,
+    /// Until when it is kept for a client that is not there.
+    pub(crate) kept_until: u64,
+}
+
+impl Place {
+    /// A client that asks again at this gate is sure to find it.
+    pub(crate) fn is_kept_at(&self, gate: usize, now: u64) -> bool {
+        self.gate == gate && now < self.kept_until
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     pub(crate) user: UserId,
@@ -70,6 +97,8 @@ pub(crate) struct Client {
     pub(crate) hold: u64,
     pub(crate) patience: u64,
     pub(crate) attempts: u32,
+    /// That of a client that waits in slices.
+    pub(crate) place: Option<Place>,
     /// What it waits for.
     pub(crate) request: Option<RequestId>,
     /// It asked again after closing.
@@ -100,7 +129,8 @@ impl World {
         let session = random.percent(day.sessions);
         let fate = match (random.between(1, 100), session) {
             _ if day.calm || (day.small && random.percent(35)) => Fate::Good,
-            (1..=26, _) => Fate::Good,
+            (1..=20, _) => Fate::Good,
+            (21..=26, _) => Fate::Slices,
             (27..=35, _) => Fate::UnlocksElsewhere,
             (36..=40, _) => Fate::Relocks,
             (41..=47, _) => Fate::Vanishes,
@@ -114,7 +144,7 @@ impl World {
             (88..=93, true) => Fate::IsClosed,
             (75..=80, false) => Fate::Dies,
             (81..=87, false) => Fate::Overstays,
-            (88..=93, false) => Fate::Good,
+            (88..=93, false) => Fate::Slices,
             (94..=97, _) => Fate::Plain,
             _ => Fate::Deletes,
         };
@@ -138,8 +168,14 @@ impl World {
         let waits = day.calm || random.percent(70);
         let returns = matches!(
             fate,
-            Fate::Retries | Fate::RetriesAtGrant | Fate::Joins | Fate::ClosesAndRetries
+            Fate::Retries
+                | Fate::RetriesAtGrant
+                | Fate::Joins
+                | Fate::Slices
+                | Fate::ClosesAndRetries
         );
+        let waits = waits && fate != Fate::Slices;
+        let slice = if fate == Fate::Slices { 80 } else { 400 };
         let user = match random.percent(day.outsiders) {
             true => OUTSIDER,
             false => UserId(u32::try_from(random.below(day.users)).unwrap()),
@@ -153,7 +189,7 @@ impl World {
             session: session && fate != Fate::Plain,
             fence: random.percent(day.fences),
             lease_ms,
-            wait_ms: (!waits).then(|| random.between(1, 400)),
+            wait_ms: (!waits).then(|| random.between(1, slice)),
             try_only: !day.calm && !returns && random.percent(12),
             hold,
             patience: match random.percent(40) {
@@ -162,6 +198,7 @@ impl World {
                 false => random.between(0, 150) * MILLI,
             },
             attempts: 0,
+            place: None,
             request: None,
             came_back: false,
             done: false,
@@ -264,6 +301,9 @@ impl World {
         };
         let request = self.request(Purpose::Lock(who), gate, due, !client.explicit);
         self.clients[who].request = Some(request);
+        if client.fate == Fate::Slices {
+            self.takes_place(who, gate, request);
+        }
         self.checks.asked_at.insert(client.token.clone(), self.now);
         self.tell(|| {
             let (fate, session) = (client.fate, if client.session { ", session" } else { "" });
@@ -291,9 +331,66 @@ impl World {
             wait,
             fence: client.fence,
             session: client.session,
+            connection: ConnectionId(FIRST_CONNECTION + who as u64),
             attempt: None,
         };
         self.feed(gate, Event::Lock(ask));
+    }
+
+    /// The request has the place that the client left, or a new one.
+    fn takes_place(&mut self, who: usize, gate: usize, request: RequestId) {
+        let client = &self.clients[who];
+        let order = match client.place {
+            None if client.attempts == 0 => Some(self.count),
+            // A place that may have lapsed is not known.
+            place => place
+                .filter(|place| place.is_kept_at(gate, self.now))
+                .map(|place| place.order),
+        };
+        // The holder itself may ask again before all others.
+        let is_holder = self.store.is_held_by(self.now, &client.token);
+        let order = order.filter(|_| !is_holder);
+        let sent = self.checks.sent.get_mut(&request).expect("it was sent");
+        sent.place = order;
+        self.clients[who].place = order.map(|order| Place {
+            gate,
+            order,
+            kept_until: 0,
+        });
+    }
+
+    /// A client that waits in slices was not granted the lock in this one.
+    pub(super) fn slice_is_over(&mut self, who: usize, reply: &Reply) {
+        let kept_until = self.place_kept_until();
+        let client = &mut self.clients[who];
+        if client.fate != Fate::Slices {
+            return;
+        }
+        let kept = client.place.filter(|_| *reply == Reply::Nil);
+        client.place = kept.map(|place| Place {
+            kept_until,
+            ..place
+        });
+        client.attempts += 1;
+        client.came_back = true;
+        if client.attempts < MOST_SLICES {
+            self.totals.slices += 1;
+            // In less than that two gates could set the very same deadline for one token.
+            let pause = self.random.between(2, 40) * MILLI;
+            return self.after(pause, Ev::ComeBack(who));
+        }
+        let client = self.clients[who].clone();
+        match self.random.percent(50) {
+            true => self.after(0, Ev::Release(who)),
+            false => self.soon_not_held(&client, self.now, false),
+        }
+    }
+
+    /// Until when the place of a client that leaves now is sure to be kept.
+    pub(super) fn place_kept_until(&self) -> u64 {
+        let grace = self.day.settings.reconnect_grace_ms * MILLI;
+        // A gate's clock may be a little too fast.
+        self.now + (grace - grace / 500).saturating_sub(MILLI)
     }
 
     /// A second request, unless the first was answered already.
@@ -392,6 +489,9 @@ impl World {
             sent.gone |= !sent.answered;
         }
         left.dedup();
+        for client in &mut self.clients {
+            client.place.take_if(|place| place.gate == gate);
+        }
         for who in left {
             self.totals.vanished += 1;
             if self.clients[who].explicit && self.random.percent(60) {

@@ -210,6 +210,7 @@ fn settings(random: &mut Random) -> Settings {
             WriteBack::Off,
         ]),
         max_waiters: 1_000,
+        max_kept_by_connection: 1,
         min_session_ms: 1,
     }
 }

@@ -125,7 +125,7 @@ fn many_bad_days() {
     assert!(total.outsiders > seeds / 10 && total.not_sent > seeds / 10);
     assert!(total.dead_deleted > seeds / 200 && total.switches > seeds / 50);
     assert!(total.attempts > 10 * seeds && total.refused > 5 * seeds);
-    assert!(total.absorbed > seeds / 2);
+    assert!(total.absorbed > seeds / 2 && total.slices > seeds);
 }
 
 #[cfg(feature = "planted-faults")]

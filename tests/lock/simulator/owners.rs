@@ -79,6 +79,7 @@ impl World {
         else {
             self.totals.expired += u64::from(*reply == Reply::Refused(Refusal::Expired));
             self.outsiders_are_told_nothing(who, request, reply);
+            self.slice_is_over(who, reply);
             return None;
         };
         let client = self.clients[who].clone();
@@ -114,7 +115,7 @@ impl World {
         }
         assert!(*until > self.time(gate), "a lease that is over was granted");
         self.totals.grants += 1;
-        if client.fate != Fate::Joins && !client.explicit {
+        if client.fate != Fate::Joins && (!client.explicit || client.fate == Fate::Slices) {
             self.is_next(gate, request);
         }
         self.handed_on(gate);

@@ -16,7 +16,7 @@ use lockgate::lock::{
 use super::{
     MILLI, SECOND,
     checks::{Owner, Purpose, Sent, show},
-    clients::{LONGEST_LEASE_MS, OUTSIDER},
+    clients::{LONGEST_LEASE_MS, OUTSIDER, Place},
     day::{Moment, SETTLED},
     world::{Ev, World},
 };
@@ -36,15 +36,6 @@ enum Tokens {
     New,
     /// The same as other clients.
     Constant,
-}
-
-/// The place in a gate's queue that a refused attempt left.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    gate: usize,
-    /// When the first attempt took it, as a count of events.
-    order: u64,
-    kept_until: u64,
 }
 
 /// A client that spins.
@@ -308,8 +299,8 @@ impl World {
             wait,
             fence: false,
             session: false,
+            connection: spinner.connection,
             attempt: Some(Attempt {
-                connection: spinner.connection,
                 strict: spinner.strict,
                 returns: spinner.returns,
             }),
@@ -330,14 +321,14 @@ impl World {
             return Some(None);
         }
         let place = spinner.place?;
-        (place.gate == gate && self.now < place.kept_until).then_some(Some(place.order))
+        place
+            .is_kept_at(gate, self.now)
+            .then_some(Some(place.order))
     }
 
     /// The client is not there, and its place is kept for a while.
     fn leaves_place(&mut self, who: usize) {
-        let grace = self.day.settings.reconnect_grace_ms * MILLI;
-        // A gate's clock may be a little too fast.
-        let kept_until = self.now + (grace - grace / 500).saturating_sub(MILLI);
+        let kept_until = self.place_kept_until();
         let spinner = &mut self.spinners.all[who];
         if let Some(place) = &mut spinner.place {
             place.kept_until = kept_until;

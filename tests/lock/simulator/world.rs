@@ -33,6 +33,8 @@ pub(crate) struct Totals {
     pub(crate) commands: u64,
     pub(crate) vanished: u64,
     pub(crate) retries: u64,
+    /// Waits that were not the last ones of their clients.
+    pub(crate) slices: u64,
     pub(crate) pushes_lost: u64,
     pub(crate) sabotages: u64,
     pub(crate) expired: u64,
@@ -67,6 +69,7 @@ impl Totals {
         self.commands += day.commands;
         self.vanished += day.vanished;
         self.retries += day.retries;
+        self.slices += day.slices;
         self.pushes_lost += day.pushes_lost;
         self.sabotages += day.sabotages;
         self.expired += day.expired;
