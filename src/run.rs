@@ -39,7 +39,8 @@ use crate::{
 };
 
 /// Serves clients until `shutdown` completes and they are done, or until `drain` is over. Logs `listening` with
-/// each address once clients can connect. A Redis that cannot be reached yet is not an error.
+/// each address once all of them listen, and the admin address too. A Redis that cannot be reached yet is not an
+/// error.
 ///
 /// Dropping the future disconnects every client.
 ///
@@ -59,6 +60,7 @@ pub async fn run(
         live: Arc::new(LiveConfig::new(&config)),
     };
     let listeners = listen(&config, embedder.sockets, again.clients.as_ref()).await?;
+    let admin = listen_for_operators(&config).await?;
     for listener in &listeners {
         let how = if listener.is_secure() {
             "with TLS "
@@ -67,7 +69,6 @@ pub async fn run(
         };
         info!(upstream = %config.upstream.url, "listening {how}on {listener}");
     }
-    let admin = listen_for_operators(&config).await?;
     if let Some(callback) = embedder.on_listening {
         let admin = admin.as_ref().and_then(|(all, _)| all.first());
         callback(Listening {

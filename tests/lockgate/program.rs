@@ -64,6 +64,28 @@ fn an_address_that_is_taken_ends_it_with_an_error() {
     );
 }
 
+/// A line that says so, or a ready service, would be followed by the end.
+#[test]
+fn it_says_that_it_listens_only_once_everything_does() {
+    let _machine = Machine::shared();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    for (flags, environment, key) in [
+        (&["--admin", &taken][..], &[][..], "admin.listen"),
+        (
+            &[],
+            &[("LOCKGATE_UNIXSOCKET", "/nowhere/socket")],
+            "unixsocket",
+        ),
+    ] {
+        let flags = [&["--listen", "127.0.0.1:0"], flags].concat();
+        let ended = run_to_its_end(&flags, environment);
+        assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+        assert!(ended.stderr.contains(key), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("listening"), "{}", ended.stderr);
+    }
+}
+
 #[test]
 fn a_name_or_a_port_alone_is_listened_on_with_every_family() {
     let _machine = Machine::shared();
