@@ -4,7 +4,7 @@
 //! | route | response |
 //! | --- | --- |
 //! | `GET /healthz` | 200 while the process serves |
-//! | `GET /readyz` | 200 when Redis replies and the instance accepts clients; else 503 and the reason |
+//! | `GET /readyz` | 200 when Redis takes locks and the instance accepts clients; else 503 and the reason |
 //! | `GET /` | the page: the locks that are held and awaited now, and the last minutes |
 //! | `GET /events` | the data of the page, once a second, as server-sent events |
 //! | `GET /metrics` | the [metrics](crate::telemetry::metrics), for Prometheus |
@@ -18,7 +18,7 @@
 //! - [`connection`]: one connection, and the bounds of all of them.
 //! - [`routes`]: the response to each request.
 //! - [`readers`]: the readers of the page, and their events; [`history`]: the last minutes.
-//! - [`readiness`]: whether Redis replies, probed once for all requests.
+//! - [`readiness`]: whether Redis takes locks, probed once for all requests.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! Whether Redis replies. However many requests ask, Redis is probed at most once a second; a request during a
+//! Whether Redis takes locks. However many requests ask, Redis is probed at most once a second; a request during a
 //! probe waits for its result. A probe finishes even where no request waits for it any more: a client that gave up
 //! and asks again finds the result.
 
@@ -14,7 +14,7 @@ use crate::gate::Gate;
 /// How long a result counts.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// Whether Redis replies; the error is the reason, in one line.
+/// Whether Redis takes locks; the error is the reason, in one line.
 pub(super) type Ready = Result<(), Arc<str>>;
 
 /// The latest probe.
@@ -29,7 +29,7 @@ impl Readiness {
         Self { gate, latest }
     }
 
-    /// Returns whether the store replies, or replied less than a second ago.
+    /// Returns whether the store takes locks, or took them less than a second ago.
     pub(super) async fn ask(&self) -> Ready {
         // Held during the probe: other requests wait for its result.
         let mut latest = Arc::clone(&self.latest).lock_owned().await;

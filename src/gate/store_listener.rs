@@ -50,6 +50,10 @@ impl Listener for StoreListener {
         }
     }
 
+    fn waiters(&self) -> usize {
+        self.0.upgrade().map_or(0, |gate| gate.waiters())
+    }
+
     fn recovering(&self) -> usize {
         let gate = self.0.upgrade();
         // A queue that hears of the loss recovers from then on; that, too, is to count as progress.

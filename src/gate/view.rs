@@ -87,7 +87,7 @@ pub enum Held {
 type Rank = (usize, u64, u64);
 
 impl Gate {
-    /// Checks whether the store would serve a new client; if not, returns the reason in one line.
+    /// Checks whether the store would serve a new client, and grant it a free lock; if not, returns the reason in one line.
     pub fn is_ready(&self) -> Later<Result<(), String>> {
         self.store.is_ready()
     }

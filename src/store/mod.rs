@@ -113,7 +113,7 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Checks whether the store would serve a new client.
+    /// Checks whether the store would serve a new client, and grant it a free lock.
     ///
     /// # Errors
     /// The reason, in one line.
@@ -161,6 +161,11 @@ pub trait Listener: Send + Sync + 'static {
 
     /// The store refused a request because the limit on shared connections is reached.
     fn refused_connection(&self) {}
+
+    /// Returns the number of requests that wait for a lock.
+    fn waiters(&self) -> usize {
+        0
+    }
 
     /// What is left to do to make a loss of data good, and only for want of time: it gets smaller with each lock.
     /// Other instances are to leave free locks alone for a while longer.

@@ -172,6 +172,16 @@ impl Lockgate {
             .clone()
     }
 
+    /// The lines with this message that it logged so far, by their fields.
+    pub(crate) fn logged(&self, message: &str) -> Vec<serde_json::Value> {
+        let log = self.log();
+        let lines = log.lines().map(serde_json::from_str::<serde_json::Value>);
+        lines
+            .filter_map(Result::ok)
+            .filter(|line| line["message"] == message)
+            .collect()
+    }
+
     /// How much memory of the machine the process has now.
     pub(crate) fn rss_bytes(&self) -> u64 {
         rss_kib(self.pid()).expect("/proc or ps tells the memory of a process") * 1024

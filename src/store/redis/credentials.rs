@@ -121,8 +121,39 @@ async fn exchange(
     read_line(stream).await
 }
 
+/// Asks whether the server is a replica. None: the account may not know. The connection is of no use afterwards.
+pub(super) async fn is_replica(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) -> io::Result<Option<bool>> {
+    let mut bytes = BytesMut::new();
+    write(&mut bytes, &[b"INFO", b"replication"]);
+    stream.write_all(&bytes).await?;
+    stream.flush().await?;
+    // The length of the text, or an error. The title and the role follow.
+    if read_text(stream).await?.first() != Some(&b'$') {
+        return Ok(None);
+    }
+    read_text(stream).await?;
+    Ok(match &read_text(stream).await?[..] {
+        b"role:slave" => Some(true),
+        b"role:master" => Some(false),
+        _ => None,
+    })
+}
+
 /// Reads the next reply, of one line, and no byte after it.
 pub(super) async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Line> {
+    let line = read_text(stream).await?;
+    match line.first() {
+        Some(b'-') => Ok(Line::Error(line.slice(1..))),
+        Some(b'+' | b':') => Ok(Line::Good),
+        _ => Err(io::Error::other(
+            "Redis answers something else than was asked",
+        )),
+    }
+}
+
+async fn read_text(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
     let mut line = BytesMut::new();
     while !line.ends_with(b"\r\n") {
         if line.len() >= LINE_BYTES {
@@ -133,12 +164,5 @@ pub(super) async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> io::Resu
         line.extend_from_slice(&[byte]);
     }
     line.truncate(line.len() - 2);
-    let line = line.freeze();
-    match line.first() {
-        Some(b'-') => Ok(Line::Error(line.slice(1..))),
-        Some(b'+') => Ok(Line::Good),
-        _ => Err(io::Error::other(
-            "Redis answers something else than was asked",
-        )),
-    }
+    Ok(line.freeze())
 }

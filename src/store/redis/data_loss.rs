@@ -32,6 +32,9 @@ use tokio::sync::{Mutex, watch};
 use super::handshake::NoLink;
 use crate::{clock, lock::Time, store::Listener, telemetry::metrics::upstream::UpstreamMetrics};
 
+/// Redis's error for a write to a replica.
+pub(super) const REPLICA: &str = "READONLY You can't write against a read only replica.";
+
 /// The identity of the server that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
@@ -80,7 +83,7 @@ impl Identity {
             takes_no_writes: if field("loading") == Some("1") {
                 Some("LOADING Redis is loading the dataset in memory".to_owned())
             } else if field("role") == Some("slave") {
-                Some("READONLY You can't write against a read only replica.".to_owned())
+                Some(REPLICA.to_owned())
             } else {
                 None
             },

@@ -28,6 +28,7 @@ use redis::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
+    can_lock::CanLock,
     credentials::{Login, forms_of, log_in, may_know_no_users},
     data_loss::{DataLossDetector, Identity},
     grace::{self, MarkOperation},
@@ -60,6 +61,7 @@ pub(super) struct Subject {
     /// The largest fence seen, by database.
     pub(super) fences: Arc<DashMap<u32, u64>>,
     pub(super) metrics: Arc<UpstreamMetrics>,
+    pub(super) can_lock: Arc<CanLock>,
 }
 
 /// A connection that is ready for requests.

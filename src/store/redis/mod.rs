@@ -6,8 +6,8 @@
 //! - `link`: one connection, shared by all requests of one user in one database. Redis pushes changes of locks
 //!   on it.
 //! - `handshake`: the socket, and the handshake on it; `credentials`: its `AUTH`.
-//! - `auth_probe`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it;
-//!   `readiness`: the readiness check.
+//! - `can_lock`: whether Redis takes locks; `readiness`: the probe that finds out.
+//! - `auth_probe`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it.
 //! - `reconnector`: opens a new link whenever one breaks.
 //! - `data_loss`: detects that Redis lost data; `grace`: how long all instances then grant no free lock.
 //!
@@ -26,6 +26,7 @@ use redis::{Cmd, Value};
 
 use self::{
     auth_probe::AuthProbe,
+    can_lock::CanLock,
     data_loss::DataLossDetector,
     handshake::Subject,
     link::Link,
@@ -42,6 +43,7 @@ use crate::{
 
 mod acl_error;
 mod auth_probe;
+mod can_lock;
 mod claims;
 mod credentials;
 mod data_loss;
@@ -77,6 +79,7 @@ pub struct RedisStore {
     /// The largest fence seen, by database. The next one is larger, whatever data Redis lost.
     fences: Arc<DashMap<u32, u64>>,
     metrics: Arc<UpstreamMetrics>,
+    can_lock: Arc<CanLock>,
 }
 
 impl RedisStore {
@@ -96,6 +99,7 @@ impl RedisStore {
             next_id: Arc::new(AtomicU64::new(1)),
             data_loss: Arc::new(DataLossDetector::new(settings.grace, Arc::clone(&metrics))),
             fences: Arc::default(),
+            can_lock: Arc::new(CanLock::new(Arc::clone(&settings), Arc::clone(&metrics))),
             users,
             settings,
             metrics,
@@ -132,6 +136,7 @@ impl RedisStore {
                 data_loss: Arc::clone(&self.data_loss),
                 fences: Arc::clone(&self.fences),
                 metrics: Arc::clone(&self.metrics),
+                can_lock: Arc::clone(&self.can_lock),
             };
             Arc::new(Reconnector::new(subject, Arc::clone(&self.next_id)))
         });
@@ -184,11 +189,13 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn listen(&self, listener: Arc<dyn Listener>) {
+        self.can_lock.listen(Arc::clone(&listener));
         // The gate calls this once. A second listener would be a bug, and receives nothing.
         let _ = self.listener.set(listener);
     }
 
     fn connect(&self) {
+        self.can_lock.begin();
         if let Ok(reconnector) = self.reconnector(UserId::ANONYMOUS, 0) {
             reconnector.begin();
         }
@@ -247,8 +254,7 @@ impl Store for RedisStore {
             );
             return Some(Bytes::from(text));
         };
-        let own_words = ["LOADING ", "READONLY ", "MASTERDOWN "];
-        if own_words.iter().any(|word| reason.starts_with(word)) {
+        if can_lock::class(reason.as_bytes()).is_some() {
             return Some(Bytes::from(reason));
         }
         Some(Bytes::from(self.settings.unreachable(&reason)))
@@ -282,8 +288,8 @@ impl Store for RedisStore {
     }
 
     fn is_ready(&self) -> Later<Result<(), String>> {
-        let settings = Arc::clone(&self.settings);
-        Box::pin(async move { readiness::is_ready(&settings).await })
+        let can_lock = Arc::clone(&self.can_lock);
+        Box::pin(async move { can_lock.probe().await })
     }
 
     fn may_list(&self, database: u32, user: UserId) -> Later<Result<(), Bytes>> {
@@ -425,6 +431,7 @@ async fn ask_on(
     {
         outcome = Outcome::Refused(acl_error::in_words_of_redis(link, request.key()).await);
     }
+    reconnector.can_lock().replied(request.purpose(), &outcome);
     let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
     if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
         // The address may resolve to a new master by now. If this server accepts writes again, it may have lost
@@ -477,11 +484,14 @@ async fn acquire_bare(
         return None;
     }
     match link.store_request(Purpose::Set, first).await {
-        Some(Value::Okay) => Some(untold(Outcome::Granted {
-            deadline: Deadline(0),
-            fresh: false,
-            fence: None,
-        })),
+        Some(Value::Okay) => {
+            reconnector.can_lock().granted();
+            Some(untold(Outcome::Granted {
+                deadline: Deadline(0),
+                fresh: false,
+                fence: None,
+            }))
+        }
         Some(_) => None,
         None => {
             reconnector.give_up(&link).await;

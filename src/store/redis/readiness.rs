@@ -1,47 +1,81 @@
-//! The readiness check: whether Redis would serve a new client. It opens a connection of its own, because a
-//! shared one does not show that Redis has reached its client limit, or that new connections fail.
+//! The readiness check: whether Redis would serve a new client, and take a lock from it. It opens a connection of its
+//! own, because a shared one does not show that Redis has reached its client limit, or that new connections fail.
 
 use tokio::time::timeout;
 
 use super::{
-    credentials::{Line, Login, ask, log_in},
-    handshake::{NoLink, dial, lossy},
+    can_lock::class,
+    credentials::{Line, Login, ask, is_replica, log_in},
+    data_loss::REPLICA,
+    handshake::{NoLink, dial, is_full, lossy},
+    scripts::FENCE_KEY,
     settings::RedisSettings,
 };
+use crate::transport::stream::Stream;
 
-/// Checks whether Redis replies, with lockgate's own account if it has one. Takes at most the time to connect
-/// and the time for a reply.
-///
-/// # Errors
-/// The reason, in one line. (Before authentication, Redis does not report that it is still loading.)
-pub(super) async fn is_ready(settings: &RedisSettings) -> Result<(), String> {
-    let answered = match dial(settings, settings.connect_deadline()).await {
-        Ok(mut stream) => timeout(settings.timeout, async {
-            if let Some(own) = &settings.own
-                && let Login::Refused(text) = log_in(&mut stream, own).await?
-            {
-                return Err(NoLink::WrongPassword(text));
-            }
-            let answer = ask(&mut stream, &[b"PING"]).await;
-            match answer.map_err(|error| NoLink::Failed(error.to_string()))? {
-                Line::Error(text) if !asks_who_it_is(&text) => Err(NoLink::Refused(text)),
-                Line::Good | Line::Error(_) => Ok(()),
-            }
-        })
-        .await
-        .unwrap_or_else(|_| Err(NoLink::Failed("it does not answer".to_owned()))),
+/// What Redis would say to a lock request.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// Redis takes writes.
+    Takes,
+    /// Redis refuses every write: its own error.
+    Refuses(String),
+    /// Redis replies, and lockgate's own account lacks the rights to find out more.
+    Unknown,
+    /// Redis does not serve new clients: the reason.
+    Unreachable(String),
+}
+
+/// Asks Redis, with lockgate's own account if it has one. Takes at most the time to connect and the time for a reply.
+/// (Before authentication, Redis does not report that it is still loading.)
+pub(super) async fn probe(settings: &RedisSettings) -> Verdict {
+    let asked = match dial(settings, settings.connect_deadline()).await {
+        Ok(mut stream) => timeout(settings.timeout, ask_on(&mut stream, settings))
+            .await
+            .unwrap_or_else(|_| Err(NoLink::Failed("it does not answer".to_owned()))),
         Err(no_link) => Err(no_link),
     };
-    answered.map_err(|no_link| {
-        settings.unreachable(&match no_link {
-            NoLink::Failed(reason) => reason,
-            NoLink::Refused(text) | NoLink::WrongPassword(text) => lossy(&text),
-        })
+    asked.unwrap_or_else(|no_link| match no_link {
+        NoLink::Failed(reason) => unserved(reason),
+        NoLink::Refused(text) | NoLink::WrongPassword(text) => unserved(lossy(&text)),
     })
 }
 
-/// Returns whether the error only means that this connection lacks credentials or rights: Redis serves clients
-/// that have them.
-fn asks_who_it_is(error: &[u8]) -> bool {
-    error.starts_with(b"NOAUTH") || error.starts_with(b"NOPERM")
+async fn ask_on(stream: &mut Stream, settings: &RedisSettings) -> Result<Verdict, NoLink> {
+    if let Some(own) = &settings.own
+        && let Login::Refused(text) = log_in(stream, own).await?
+    {
+        return Err(NoLink::WrongPassword(text));
+    }
+    let failed = |error: std::io::Error| NoLink::Failed(error.to_string());
+    // Redis checks everything that it checks before a write, and an empty `SETRANGE` writes nothing.
+    let write = ask(stream, &[b"SETRANGE", FENCE_KEY, b"0", b""]).await;
+    let takes_writes = match write.map_err(failed)? {
+        Line::Good => true,
+        Line::Error(text) if class(&text).is_some() => {
+            return Ok(Verdict::Refuses(lossy(&text)));
+        }
+        Line::Error(text) if is_full(&text) || text.starts_with(b"DENIED") => {
+            return Err(NoLink::Refused(text));
+        }
+        Line::Error(_) => false,
+    };
+    // A replica may take writes, and forgets them. Without write-back lockgate does not look at the role.
+    let is_replica = match settings.grace {
+        Some(_) => is_replica(stream).await.map_err(failed)?,
+        None => Some(false),
+    };
+    Ok(match is_replica {
+        Some(true) => Verdict::Refuses(REPLICA.to_owned()),
+        Some(false) if takes_writes => Verdict::Takes,
+        _ => Verdict::Unknown,
+    })
+}
+
+/// Returns the verdict for a connection that failed for this reason: a Redis that is loading replies to nothing else.
+fn unserved(reason: String) -> Verdict {
+    match class(reason.as_bytes()) {
+        Some(_) => Verdict::Refuses(reason),
+        None => Verdict::Unreachable(reason),
+    }
 }

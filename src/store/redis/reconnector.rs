@@ -25,6 +25,7 @@ use tokio::{
 };
 
 use super::{
+    can_lock::{self, CanLock},
     grace,
     handshake::{self, NoLink, Peer, Subject},
     link::Link,
@@ -211,6 +212,11 @@ impl Reconnector {
         }
     }
 
+    /// Returns the state of Redis that every connection shares.
+    pub(super) fn can_lock(&self) -> &CanLock {
+        &self.shared.subject.can_lock
+    }
+
     /// Returns why there is no link.
     pub(super) fn trouble(&self) -> Option<String> {
         match &*self.shared.state.borrow() {
@@ -356,7 +362,11 @@ impl Keeper {
 
     fn failed(&mut self, reason: String) {
         self.subject.metrics.failed();
-        self.health.lost(&reason);
+        // Its log line names the waiters.
+        if can_lock::class(reason.as_bytes()).is_none() {
+            self.health.lost(&reason);
+        }
+        self.subject.can_lock.suspect(reason.clone());
         self.shared.down(reason);
     }
 

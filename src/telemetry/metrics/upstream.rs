@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use super::{
@@ -24,6 +24,7 @@ pub struct UpstreamMetrics {
     failures: Counter,
     pushes: Counter,
     losses: Counter,
+    can_lock: AtomicBool,
 }
 
 /// The purpose of a command.
@@ -108,6 +109,7 @@ impl UpstreamMetrics {
             failures: Counter::new(),
             pushes: Counter::new(),
             losses: Counter::new(),
+            can_lock: AtomicBool::new(true),
         }
     }
 
@@ -147,6 +149,11 @@ impl UpstreamMetrics {
         self.losses.count();
     }
 
+    /// Records whether Redis takes locks, as far as is known.
+    pub fn can_lock(&self, can_lock: bool) {
+        self.can_lock.store(can_lock, Ordering::Relaxed);
+    }
+
     /// Returns the number of commands that were sent.
     pub fn commands(&self) -> u64 {
         self.commands.iter().map(Counter::get).sum()
@@ -161,6 +168,11 @@ impl UpstreamMetrics {
                 "lockgate_upstream_commands_total",
                 "Commands that lockgate itself sent to Redis, by what they are for.",
                 commands.collect(),
+            ),
+            Family::gauge(
+                "lockgate_upstream_can_lock",
+                "1 while Redis takes locks, as far as is known; 0 while it refuses them to everybody, or cannot be reached.",
+                usize::from(self.can_lock.load(Ordering::Relaxed)),
             ),
             Family::histogram(
                 "lockgate_upstream_latency_seconds",

@@ -8,6 +8,7 @@ mod bounds;
 mod events;
 mod readiness;
 mod routes;
+mod takes_locks;
 
 /// A gate with an admin address, with these flags and variables beside.
 fn gate(flags: &[&str], environment: &[(&str, &str)]) -> Lockgate {
