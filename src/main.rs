@@ -15,7 +15,11 @@ use std::{
 };
 
 use clap::Parser;
-use lockgate::{Config, Embedder, Error, Listening, config::Flags, server::files};
+use lockgate::{
+    Config, Embedder, Error, Listening,
+    config::{Flags, LogFormat},
+    server::files,
+};
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
         }
         Some(Command::Health(flags)) => health::run(flags, std::env::vars_os()),
         Some(Command::Demo(arguments)) => {
-            Log::start("error");
+            Log::start("error", LogFormat::Auto);
             demo::run(arguments)
         }
         None if check_config => check::check(flags, std::env::vars_os()),
@@ -72,7 +76,7 @@ fn serve(flags: Flags) -> Exit {
             return Exit::of_configuration(&error);
         }
     };
-    let log = Log::start(&config.log);
+    let log = Log::start(&config.log, config.log_format);
     let sockets = match sockets.map_err(Error::HandedOver) {
         Ok(sockets) => sockets,
         Err(error) => {

@@ -286,6 +286,7 @@ pub(crate) fn shared(
             config.lock_settings(),
             config.limits.clone(),
             LockMetrics::new(config.poll_interval_micros()),
+            Arc::clone(live.slow_log()),
         ),
         users,
         upstream,

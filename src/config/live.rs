@@ -16,6 +16,7 @@ use crate::{
     absorb::Rules,
     auth::password::Current,
     config::{Config, Upstream},
+    telemetry::slow_log::SlowLog,
 };
 
 /// The values in force.
@@ -24,6 +25,7 @@ pub struct LiveConfig {
     /// The password that clients have to give, where there is one.
     password: Option<Current>,
     clients: AtomicUsize,
+    slow_log: Arc<SlowLog>,
     drain_ms: AtomicU64,
     /// Whether any key is absorbed: sessions read this for every command that may concern a lock.
     absorbs: AtomicBool,
@@ -43,6 +45,7 @@ impl LiveConfig {
         let live = Self {
             password: config.password.clone().map(Current::from),
             clients: AtomicUsize::new(0),
+            slow_log: Arc::default(),
             drain_ms: AtomicU64::new(0),
             absorbs: AtomicBool::new(false),
             rules: RwLock::new(Arc::new(rules)),
@@ -61,6 +64,8 @@ impl LiveConfig {
         let drain_ms = u64::try_from(config.drain.as_millis()).unwrap_or(u64::MAX);
         self.clients.store(config.limits.clients, Ordering::Relaxed);
         self.drain_ms.store(drain_ms, Ordering::Relaxed);
+        self.slow_log
+            .change(config.log_slow_wait, config.log_slow_hold);
         self.change_absorb(config);
     }
 
@@ -97,6 +102,11 @@ impl LiveConfig {
     /// Returns the rules by which commands are absorbed. `None`: none is. Without a Redis there are always rules.
     pub fn absorb(&self) -> Option<Arc<Rules>> {
         self.absorbs().then(|| self.rules())
+    }
+
+    /// Returns from when on waits and holds are logged; it changes with this.
+    pub fn slow_log(&self) -> &Arc<SlowLog> {
+        &self.slow_log
     }
 
     /// Returns the number of clients that may be connected at a time.

@@ -69,6 +69,15 @@ pub struct Config {
     /// What to log, as a filter of `tracing`: `info`, or `warn,lockgate=debug`.
     #[doc(hidden)]
     pub log: String,
+    /// How log lines are written.
+    #[doc(hidden)]
+    pub log_format: LogFormat,
+    /// The wait for a lock from which on its end is logged.
+    #[doc(hidden)]
+    pub log_slow_wait: Option<Duration>,
+    /// The hold of a lock from which on its end is logged.
+    #[doc(hidden)]
+    pub log_slow_hold: Option<Duration>,
     /// The section `[upstream]`.
     #[doc(hidden)]
     pub upstream: UpstreamSettings,
@@ -97,6 +106,19 @@ pub struct Config {
     #[doc(hidden)]
     pub poll_interval: Duration,
     queue: QueueTimes,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, journald's form in the systemd journal, JSON anywhere else.
+    Auto,
+    /// Text for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// Text with its priority in front (`<4>`), as systemd's journal reads it.
+    Journald,
 }
 
 /// A Unix socket.
@@ -282,6 +304,9 @@ impl Config {
                 threads => threads,
             },
             log: typed.parse("log", "info", log)?,
+            log_format: typed.parse("log_format", "auto", log_format)?,
+            log_slow_wait: typed.parse("log_slow_wait", "off", slow)?,
+            log_slow_hold: typed.parse("log_slow_hold", "off", slow)?,
             write_back: WriteBackSettings::check(typed, &upstream)?,
             upstream,
             drain: duration(typed, "drain", "5s", Duration::ZERO..=HOUR)?,
@@ -459,35 +484,37 @@ fn duration(
     default: &str,
     allowed: RangeInclusive<Duration>,
 ) -> Result<Duration, Error> {
-    typed.parse(key, default, |text| {
-        let in_bounds = |value: &Duration| {
-            allowed.contains(value) && value.subsec_nanos().is_multiple_of(1_000_000)
-        };
-        let value = match humantime::parse_duration(text) {
-            Ok(value) => value,
-            // The only duration that needs no unit.
-            Err(_) if text == "0" => Duration::ZERO,
-            Err(_) => {
-                let with_unit = ["s", "ms"].map(|unit| format!("{text}{unit}"));
-                let possible = |text: &&String| {
-                    let value = humantime::parse_duration(text);
-                    value.is_ok_and(|value| in_bounds(&value))
-                };
-                let possible = with_unit.iter().filter(possible);
-                let possible: Vec<_> = possible.map(|text| format!("{text:?}")).collect();
-                let meant = match possible.is_empty() {
-                    true => "such as \"2s\" or \"15ms\"".to_owned(),
-                    false => possible.join(" or "),
-                };
-                return Err(format!("a duration with its unit: {meant}"));
-            }
-        };
-        if in_bounds(&value) {
-            return Ok(value);
+    typed.parse(key, default, |text| read_duration(text, &allowed))
+}
+
+fn read_duration(text: &str, allowed: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let in_bounds = |value: &Duration| {
+        allowed.contains(value) && value.subsec_nanos().is_multiple_of(1_000_000)
+    };
+    let value = match humantime::parse_duration(text) {
+        Ok(value) => value,
+        // The only duration that needs no unit.
+        Err(_) if text == "0" => Duration::ZERO,
+        Err(_) => {
+            let with_unit = ["s", "ms"].map(|unit| format!("{text}{unit}"));
+            let possible = |text: &&String| {
+                let value = humantime::parse_duration(text);
+                value.is_ok_and(|value| in_bounds(&value))
+            };
+            let possible = with_unit.iter().filter(possible);
+            let possible: Vec<_> = possible.map(|text| format!("{text:?}")).collect();
+            let meant = match possible.is_empty() {
+                true => "such as \"2s\" or \"15ms\"".to_owned(),
+                false => possible.join(" or "),
+            };
+            return Err(format!("a duration with its unit: {meant}"));
         }
-        let (from, to) = (shown(*allowed.start()), shown(*allowed.end()));
-        Err(format!("whole milliseconds, from {from} to {to}"))
-    })
+    };
+    if in_bounds(&value) {
+        return Ok(value);
+    }
+    let (from, to) = (shown(*allowed.start()), shown(*allowed.end()));
+    Err(format!("whole milliseconds, from {from} to {to}"))
 }
 
 fn number(
@@ -603,6 +630,26 @@ fn log(text: &str) -> Result<String, String> {
                 .to_owned(),
         ),
     }
+}
+
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "auto" => Ok(LogFormat::Auto),
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        "journald" => Ok(LogFormat::Journald),
+        _ => Err("auto, text, json or journald".to_owned()),
+    }
+}
+
+/// Reads from when on something counts as slow.
+fn slow(text: &str) -> Result<Option<Duration>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let read = read_duration(text, &(Duration::ZERO..=DAY));
+    read.map(Some)
+        .map_err(|allowed| format!("{allowed}, or off"))
 }
 
 fn key_prefix(text: &str) -> Result<Bytes, String> {

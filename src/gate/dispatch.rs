@@ -16,7 +16,8 @@ use super::{Gate, Label, Mailbox, SessionOver};
 use crate::{
     clock,
     lock::{
-        Action, Event, Queue, Refusal, Reply, RequestId, StoreRequest, StoreRequestId, Time, UserId,
+        Action, EndReason, Event, LockMetric, Queue, Refusal, Reply, RequestId, StoreRequest,
+        StoreRequestId, Time, UserId,
     },
     store::LockName,
     telemetry::metrics::locks::Request,
@@ -85,6 +86,7 @@ impl Gate {
                     }
                     entry.balance =
                         (caller.asked.is_absorbed()).then(|| entry.balance.unwrap_or(0));
+                    self.log.asked(name, &caller);
                     entry.callers.insert(request, caller);
                 }
                 self.step(name, &mut entry, event, &mut todo)
@@ -125,8 +127,15 @@ impl Gate {
     /// Handles one event, under the map's lock. Returns whether the queue may be dropped.
     fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
         let now = clock::now();
-        self.received(entry, &event, now);
-        for action in self.actions_of(entry, event, now) {
+        self.received(name, entry, &event, now);
+        todo.closed_by_us = matches!(
+            event,
+            Event::SessionClosed {
+                by_client: false,
+                ..
+            }
+        );
+        for action in self.actions_of(entry, event, now, todo) {
             self.perform(name, entry, action, now, todo);
         }
         let wake_at = entry.queue.wake_at();
@@ -138,12 +147,13 @@ impl Gate {
     }
 
     /// Records what the event alone says of its caller and of the timer.
-    fn received(&self, entry: &mut Entry, event: &Event, now: Time) {
+    fn received(&self, name: &LockName, entry: &mut Entry, event: &Event, now: Time) {
         match event {
             Event::Gone { request, .. } => {
                 if let Some(caller) = self.take_caller(entry, *request) {
                     let waited = now.micros_since(caller.since);
                     self.metrics.left(caller.asked, waited);
+                    self.log.left(name, &caller, now);
                 }
             }
             Event::StopWaiting { request, .. } => {
@@ -158,8 +168,15 @@ impl Gate {
         }
     }
 
-    /// Passes the event to the queue, and counts leases and recoveries that begin or end by it.
-    fn actions_of(&self, entry: &mut Entry, event: Event, now: Time) -> Vec<Action> {
+    /// Passes the event to the queue, and counts leases and recoveries that begin or end by it. Adds to `todo` which
+    /// lease ended.
+    fn actions_of(
+        &self,
+        entry: &mut Entry,
+        event: Event,
+        now: Time,
+        todo: &mut Todo,
+    ) -> Vec<Action> {
         let queue = &mut entry.queue;
         let before = (queue.held_since(), queue.is_recovering());
         let mut actions = Vec::new();
@@ -173,8 +190,12 @@ impl Gate {
             _ => 0,
         };
         if before.0 != after.0 {
-            entry.holder = None;
+            todo.holder_before = entry.holder.take();
         }
+        todo.ended = actions.iter().find_map(|action| match action {
+            Action::Happened(LockMetric::LeaseOver { how, .. }) => Some(*how),
+            _ => None,
+        });
         actions
     }
 
@@ -206,6 +227,10 @@ impl Gate {
                     if lost {
                         self.metrics.lost_session();
                     }
+                    if let Some(cause) = todo.cause(lost) {
+                        let owner = todo.holder_before.as_ref().or(entry.holder.as_ref());
+                        self.log.session_lost(name, owner.map(|it| &**it), cause);
+                    }
                     // Without a receiver the connection has ended.
                     let _ = mailbox.send(SessionOver { request, lost });
                 }
@@ -222,6 +247,10 @@ impl Gate {
             Action::Happened(what) => {
                 self.metrics.happened(now, what);
                 self.warnings.happened(name, what);
+                if let LockMetric::LeaseOver { since, how } = what {
+                    let holder = todo.holder_before.as_deref();
+                    self.log.lease_over(name, holder, since, how, now);
+                }
             }
         }
     }
@@ -242,7 +271,7 @@ impl Gate {
             true => reply,
             false => self.explained(name, caller.user, reply, entry.queue.is_blind()),
         };
-        self.answered(now, &caller, &reply);
+        self.answered(name, now, &caller, &reply);
         entry.replied(request, &mut caller, &reply);
         if caller.asked.is_absorbed() {
             self.absorbed.saved(entry.take_saved());
@@ -266,8 +295,9 @@ impl Gate {
         Some(caller)
     }
 
-    /// Counts the reply to this caller.
-    pub(super) fn answered(&self, now: Time, caller: &Caller, reply: &Reply) {
+    /// Counts and logs the reply to this caller.
+    pub(super) fn answered(&self, name: &LockName, now: Time, caller: &Caller, reply: &Reply) {
+        self.log.answered(name, caller, reply, now);
         let took = now.micros_since(caller.since);
         self.metrics
             .answered(caller.asked, took, reply, caller.left);
@@ -383,11 +413,30 @@ impl Entry {
     }
 }
 
-/// The actions that a queue requests.
+/// The actions that a queue requests by an event.
 #[derive(Default)]
 struct Todo {
     deliveries: Vec<Delivery>,
     store_requests: Vec<(StoreRequestId, StoreRequest, Duration)>,
+    /// The holder whose lease is over by the event, if it is known.
+    holder_before: Option<Arc<Label>>,
+    /// How a lease ended by the event.
+    ended: Option<EndReason>,
+    /// lockgate closed the connection of a session.
+    closed_by_us: bool,
+}
+
+impl Todo {
+    /// Returns why a lease is no longer bound to its connection, if its client did not bring that about.
+    fn cause(&self, lost: bool) -> Option<&'static str> {
+        Some(match (lost, self.ended) {
+            (false, _) if !self.closed_by_us => return None,
+            (false, _) => "lockgate closed its connection; the lease runs on",
+            (true, Some(EndReason::RanOut)) => "the lease expired before it could be renewed",
+            (true, Some(_)) => "deleted or overwritten",
+            (true, None) => "not renewed in time",
+        })
+    }
 }
 
 impl Delivery {

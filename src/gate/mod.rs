@@ -44,12 +44,14 @@ use crate::{
             locks::{LockMetrics, Request},
             upstream::UpstreamMetrics,
         },
+        slow_log::SlowLog,
     },
 };
 
 mod dead_tokens;
 mod dispatch;
 mod label;
+mod lock_log;
 mod pending;
 mod store_listener;
 mod timers;
@@ -59,6 +61,7 @@ mod warnings;
 use dead_tokens::DeadTokens;
 use dispatch::{Caller, Entry};
 pub use label::{CLIENT_INFO_BYTES, ClientInfo, Label};
+use lock_log::LockLog;
 pub use pending::{Answer, Bound, Grant, Pending};
 use store_listener::StoreListener;
 use timers::Timers;
@@ -86,6 +89,7 @@ pub struct Gate {
     metrics: LockMetrics,
     absorbed: Arc<AbsorbMetrics>,
     warnings: Warnings,
+    log: LockLog,
     dead_tokens: DeadTokens,
     /// The number of locks that have not recovered from a loss of data yet.
     recovering: AtomicUsize,
@@ -154,7 +158,8 @@ pub struct Info {
 }
 
 impl Gate {
-    /// Creates a gate in front of a store. It records its activity in `metrics`.
+    /// Creates a gate in front of a store. It records its activity in `metrics`, and logs waits and holds that last as
+    /// long as `slow` says.
     ///
     /// # Panics
     /// Outside of a tokio runtime. The gate spawns the task that keeps the timers, which ends with the gate.
@@ -163,6 +168,7 @@ impl Gate {
         settings: Settings,
         limits: Limits,
         metrics: LockMetrics,
+        slow: Arc<SlowLog>,
     ) -> Arc<Self> {
         let timers = Arc::new(Timers::default());
         let gate = Arc::new_cyclic(|this| Self {
@@ -184,6 +190,7 @@ impl Gate {
             metrics,
             absorbed: Arc::default(),
             warnings: Warnings::default(),
+            log: LockLog::new(slow),
             next_request: AtomicU64::new(0),
             seeds: RandomState::new(),
             runtime: Handle::current(),
@@ -262,7 +269,7 @@ impl Gate {
             };
             if let Some(gate) = gate.upgrade() {
                 reply = gate.explained(&name, caller.user, reply, true);
-                gate.answered(clock::now(), &caller, &reply);
+                gate.answered(&name, clock::now(), &caller, &reply);
             }
             // The `Pending` finds its reply there.
             let _ = caller.reply_to.send(reply);

@@ -16,8 +16,10 @@ use crate::{
 };
 
 /// The configuration keys that a reload changes. The program itself handles `log`.
-pub const RELOADED: [&str; 16] = [
+pub const RELOADED: [&str; 18] = [
     "log",
+    "log_slow_wait",
+    "log_slow_hold",
     "drain",
     "limits.clients",
     "auth.password",

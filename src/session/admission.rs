@@ -295,7 +295,13 @@ mod tests {
             let metrics = LockMetrics::new(config.poll_interval_micros());
             let upstream = Endpoint::new(endpoint::Place::Unix(upstream.to_owned()), None);
             let shared = Shared {
-                gate: Gate::new(store, config.lock_settings(), limits, metrics),
+                gate: Gate::new(
+                    store,
+                    config.lock_settings(),
+                    limits,
+                    metrics,
+                    Arc::default(),
+                ),
                 upstream: Some(Arc::new(Connector::new(Arc::new(upstream), SOON))),
                 ..crate::run::shared(&config, Arc::new(LiveConfig::new(&config)), None, 0)
             };

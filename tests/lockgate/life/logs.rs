@@ -10,7 +10,9 @@ use std::{
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::support::{Lockgate, Machine, Place, RedisServer, SHORT_GRACE, eventually};
+use crate::support::{
+    Lockgate, Machine, Place, RedisServer, SHORT_GRACE, eventually, run_to_its_end,
+};
 
 /// Commands of each kind; 10,000 altogether.
 const EACH: usize = 2_000;
@@ -61,6 +63,82 @@ fn machines_get_one_json_object_a_line_with_the_time_in_utc() {
         let alike = |(a, b): (u8, u8)| a == b || (a.is_ascii_digit() && b.is_ascii_digit());
         let same = time.len() == form.len() && time.bytes().zip(form.bytes()).all(alike);
         assert!(same, "{time}");
+    }
+}
+
+#[test]
+fn people_get_text_and_the_journal_gets_priorities_where_that_is_asked_for() {
+    let _machine = Machine::shared();
+    let ended = |log_format| {
+        let wrong = [("LOCKGATE_LOG_FORMAT", log_format)];
+        let mut gate = Lockgate::start_with(&[], &wrong);
+        gate.terminate();
+        assert_eq!(gate.exit_code(), Some(0));
+        eventually("it says so", || gate.log().contains("SIGTERM"));
+        gate.log()
+    };
+    let text = ended("text");
+    for line in text.lines() {
+        assert!(
+            line.starts_with("20") && !line.contains(['{', '\x1b']),
+            "{line}"
+        );
+        assert!(
+            [" INFO ", " WARN "].iter().any(|it| line.contains(it)),
+            "{line}"
+        );
+    }
+    let journal = ended("journald");
+    for line in journal.lines() {
+        let (priority, text) = line.split_at(3);
+        // The system may allow few files, which is a warning.
+        assert!(["<6>", "<4>"].contains(&priority), "{line}");
+        assert!(!text.starts_with(' ') && !text.contains("INFO"), "{line}");
+    }
+    for line in ["<6>listening on 127.0.0.1:", "<6>SIGTERM: shutting down"] {
+        assert!(journal.lines().any(|it| it.starts_with(line)), "{journal}");
+    }
+    let json = ended("json");
+    assert!(json.lines().all(|line| line.starts_with('{')), "{json}");
+    let wrong = run_to_its_end(&[], &[("LOCKGATE_LOG_FORMAT", "xml")]);
+    assert_eq!(wrong.code, Some(2));
+    assert!(
+        wrong.stderr.contains("auto, text, json or journald"),
+        "{}",
+        wrong.stderr
+    );
+}
+
+/// systemd names the stream that it reads by its device and inode.
+#[test]
+fn the_journal_gets_priorities_by_itself_and_only_the_journal() {
+    use std::os::unix::fs::MetadataExt;
+    let _machine = Machine::shared();
+    for is_journal in [true, false] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let stat = file.as_file().metadata().unwrap();
+        let inode = stat.ino() + u64::from(!is_journal);
+        let mut process = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+            .args(["--listen", "127.0.0.1:0"])
+            .env("JOURNAL_STREAM", format!("{}:{inode}", stat.dev()))
+            .stdin(Stdio::null())
+            .stderr(file.reopen().unwrap())
+            .spawn()
+            .unwrap();
+        let log = || std::fs::read_to_string(file.path()).unwrap();
+        eventually("it listens", || log().contains("listening on "));
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let form = if is_journal {
+            "<6>listening"
+        } else {
+            "{\"timestamp\""
+        };
+        assert!(
+            log().lines().any(|line| line.starts_with(form)),
+            "{}",
+            log()
+        );
     }
 }
 

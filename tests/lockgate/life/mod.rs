@@ -3,6 +3,7 @@
 mod check;
 mod exit;
 mod health;
+mod lock_log;
 mod logs;
 mod reload;
 mod service;
