@@ -13,7 +13,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use rustix::net::sockopt::socket_acceptconn;
+#[cfg(not(target_vendor = "apple"))]
+use rustix::net::sockopt::socket_acceptconn as is_listening;
+#[cfg(target_vendor = "apple")]
+use start_listening as is_listening;
 use tokio::net::{TcpListener, UnixListener, UnixSocket};
 
 use super::{address::Address, stream::Stream, tls::TlsServer};
@@ -44,14 +47,26 @@ impl Sockets {
     /// # Errors
     /// A socket is not listening.
     pub fn check(&self) -> io::Result<()> {
-        let tcp = self.plain.iter().chain(&self.tls).map(socket_acceptconn);
-        for listens in tcp.chain(self.unix.iter().map(socket_acceptconn)) {
+        let tcp = self.plain.iter().chain(&self.tls).map(is_listening);
+        for listens in tcp.chain(self.unix.iter().map(is_listening)) {
             if !listens? {
                 let why = "a socket that was handed over is not listened on";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
         }
         Ok(())
+    }
+}
+
+/// Makes a socket listen, and returns whether it can. macOS does not report whether a socket already listens; one that
+/// does keeps the clients that already connected.
+#[cfg(any(test, target_vendor = "apple"))]
+fn start_listening(socket: impl std::os::fd::AsFd) -> rustix::io::Result<bool> {
+    let backlog = i32::try_from(BACKLOG).unwrap_or(i32::MAX);
+    match rustix::net::listen(socket, backlog) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::INVAL) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -305,6 +320,17 @@ impl Drop for SocketFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_already_listens_keeps_its_clients_when_it_is_made_to_listen() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(socket.local_addr().unwrap()).unwrap();
+        assert_eq!(start_listening(&socket), Ok(true));
+        let (_, peer) = socket.accept().unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+        // A connection cannot listen.
+        assert_eq!(start_listening(&client), Ok(false));
+    }
 
     #[test]
     fn a_client_on_this_machine_is_local() {

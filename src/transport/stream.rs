@@ -21,6 +21,13 @@ use tokio::{
 };
 use tokio_rustls::TlsStream;
 
+/// How the first bytes are sent. A peer that is gone must not raise SIGPIPE; macOS has no flag for that, and there
+/// Rust's runtime has set the program to ignore that signal.
+#[cfg(not(target_vendor = "apple"))]
+const AT_ONCE: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+#[cfg(target_vendor = "apple")]
+const AT_ONCE: SendFlags = SendFlags::DONTWAIT;
+
 /// One open connection.
 #[derive(Debug)]
 pub enum Stream {
@@ -103,11 +110,10 @@ impl Stream {
     /// Writes the first bytes of a connection without waiting: as many as the system takes at once. Not for use
     /// after a handshake.
     pub fn say_at_once(&self, bytes: &[u8]) {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         // The peer may be gone.
         let _ = match self {
-            Self::Tcp(stream) => send(stream, bytes, flags),
-            Self::Unix(stream) => send(stream, bytes, flags),
+            Self::Tcp(stream) => send(stream, bytes, AT_ONCE),
+            Self::Unix(stream) => send(stream, bytes, AT_ONCE),
             Self::Tls(_) => Ok(0),
         };
     }

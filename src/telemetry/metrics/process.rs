@@ -8,7 +8,7 @@ use super::exposition::Family;
 /// Returns the metrics of this process, which started at that time.
 pub fn families(started_at: SystemTime) -> Vec<Family> {
     let since = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut families = vec![
+    let families = [
         Family::gauge_seconds(
             "process_start_time_seconds",
             "When the process started, in seconds since 1970.",
@@ -19,10 +19,11 @@ pub fn families(started_at: SystemTime) -> Vec<Family> {
             "How long the process has used a core, in seconds.",
             cpu_micros(),
         ),
-    ];
+    ]
+    .into_iter();
     #[cfg(target_os = "linux")]
-    families.extend(linux::families());
-    families
+    let families = families.chain(linux::families());
+    families.collect()
 }
 
 fn cpu_micros() -> u64 {
