@@ -224,9 +224,10 @@ impl Evidence {
             Verdict::Refuses(_) | Verdict::Takes => false,
             // Connections that are open may still serve.
             Verdict::Unreachable(_) => true,
+            // Redis replies, so it is not out of reach.
             Verdict::Unknown => {
                 let is_fresh = now.millis_since(suspicion.at) < COUNTS_FOR_MS;
-                is_fresh && !is_of_one_key(&suspicion.error)
+                is_fresh && is_of_redis(&suspicion.error)
             }
         };
         self.suspicion = self.suspicion.take().filter(counts);
@@ -237,9 +238,10 @@ impl Evidence {
     }
 }
 
-/// Returns whether the error concerns one key: a cluster may serve the others.
-fn is_of_one_key(error: &str) -> bool {
-    error.starts_with("CLUSTERDOWN Hash slot")
+/// Returns whether this is an error that Redis gives whatever the key is. Where a cluster lacks the slot of one key, it
+/// may serve the others.
+fn is_of_redis(error: &str) -> bool {
+    class(error.as_bytes()).is_some() && !error.starts_with("CLUSTERDOWN Hash slot")
 }
 
 #[cfg(test)]
@@ -291,6 +293,7 @@ mod tests {
         assert_eq!(settle("BUSY y", 5_001).as_deref(), Some("BUSY y"));
         assert_eq!(settle("BUSY y", 5_000), None);
         assert_eq!(settle("CLUSTERDOWN Hash slot not served", 10_000), None);
+        assert_eq!(settle("connection refused", 10_000), None);
         let down = "CLUSTERDOWN The cluster is down";
         assert_eq!(settle(down, 10_000).as_deref(), Some(down));
     }
