@@ -13,7 +13,7 @@ const STREAMS: usize = 16;
 const EVENTS: &str = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// A stream of events that was begun.
-fn events(admin: SocketAddr) -> Http {
+pub(super) fn events(admin: SocketAddr) -> Http {
     let mut http = Http::connect(admin);
     http.send(EVENTS);
     let head = http.head();
@@ -38,7 +38,7 @@ fn next(http: &mut Http) -> (String, String) {
 
 /// What is told next that holds these words.
 #[track_caller]
-fn next_with(http: &mut Http, words: &str) -> String {
+pub(super) fn next_with(http: &mut Http, words: &str) -> String {
     let mut told = String::new();
     for _ in 0..10 {
         let (name, data) = next(http);

@@ -2,8 +2,21 @@
 
 use serde_json::Value as Json;
 
-use super::{gate_before, get};
+use super::{
+    events::{events, next_with},
+    get,
+};
 use crate::support::{Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value, eventually};
+
+/// A short grace, and a patience that a busy machine does not exhaust.
+const PATIENT: [(&str, &str); 2] = [
+    ("LOCKGATE_UPSTREAM_TIMEOUT", "2s"),
+    ("LOCKGATE_WRITE_BACK_GRACE", "2700ms"),
+];
+
+fn gate_before(redis: &RedisServer) -> Lockgate {
+    super::gate_before(redis, &[&SHORT_GRACE[..], &PATIENT].concat())
+}
 
 const REFUSES: &str = "Redis takes no locks";
 const OVER: &str = "Redis takes locks again";
@@ -36,7 +49,7 @@ fn becomes(gate: &Lockgate, status: u16, why: &str) {
 
 /// Has a Redis refuse locks with an error of this class, and take them again by `mend`, while a client waits.
 fn waits_out(redis: &RedisServer, spoil: &[&str], class: &str, mend: &[&str]) {
-    let gate = gate_before(redis, &SHORT_GRACE);
+    let gate = gate_before(redis);
     let (mut direct, mut waiter) = (redis.client(), gate.client());
     becomes(&gate, 200, "ready");
     assert_eq!(gate.client().say("LOCK first TOKEN f PX 50"), "f");
@@ -115,7 +128,7 @@ fn a_redis_that_cannot_write_to_its_disk_is_not_ready() {
 fn a_redis_that_a_script_keeps_busy_is_not_ready() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&["--lua-time-limit", "20"]);
-    let gate = gate_before(&redis, &SHORT_GRACE);
+    let gate = gate_before(&redis);
     let (mut busy, mut direct, mut waiter) = (redis.client(), redis.client(), gate.client());
     assert_eq!(gate.client().say("LOCK first TOKEN f"), "f");
     busy.send(&["EVAL", "while true do end", "0"]);
@@ -135,11 +148,11 @@ fn a_redis_that_a_script_keeps_busy_is_not_ready() {
 fn that_redis_takes_locks_again_is_noticed_without_any_client() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
-    let gate = gate_before(&redis, &SHORT_GRACE);
+    let gate = gate_before(&redis);
     let mut direct = redis.client();
     assert_eq!(gate.client().say("LOCK first TOKEN f"), "f");
     assert_eq!(direct.say("CONFIG SET min-replicas-to-write 1"), "OK");
-    let reply = gate.client().say("LOCK k WAIT 1");
+    let reply = gate.client().say("LOCK k WAIT 300");
     assert!(reply.error().starts_with("NOREPLICAS"), "{reply:?}");
     eventually("the log says so", || !gate.logged(REFUSES).is_empty());
     assert_eq!(direct.say("CONFIG SET min-replicas-to-write 0"), "OK");
@@ -191,10 +204,16 @@ fn a_replica_is_not_ready_from_the_start_on() {
     let port = master.address().port().to_string();
     let follow = ["REPLICAOF", "127.0.0.1", &port];
     assert_eq!(replica.client().call(&follow), "OK");
-    let gate = gate_before(&replica, &SHORT_GRACE);
+    let gate = gate_before(&replica);
     eventually("the log says so", || !gate.logged(REFUSES).is_empty());
+    assert_eq!(gate.logged(REFUSES)[0]["waiters"], 0, "{}", gate.log());
     becomes(&gate, 503, "READONLY");
+    next_with(&mut events(gate.admin_address()), "READONLY");
+    let mut waiter = gate.client();
+    waiter.send(&["LOCK", "k", "TOKEN", "t"]);
+    log_of_waiters(&gate);
     assert_eq!(replica.client().say("REPLICAOF NO ONE"), "OK");
+    assert_eq!(waiter.read_reply(), "t");
     becomes(&gate, 200, "ready");
 }
 
@@ -207,7 +226,7 @@ fn a_replica_that_takes_writes_is_not_ready_either() {
     let mut direct = replica.client();
     assert_eq!(direct.say("CONFIG SET replica-read-only no"), "OK");
     assert_eq!(direct.call(&["REPLICAOF", "127.0.0.1", &port]), "OK");
-    becomes(&gate_before(&replica, &SHORT_GRACE), 503, "READONLY");
+    becomes(&gate_before(&replica), 503, "READONLY");
 }
 
 /// Clients get this error at once, and none waits.
@@ -215,7 +234,7 @@ fn a_replica_that_takes_writes_is_not_ready_either() {
 fn a_redis_without_memory_is_not_ready() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
-    let gate = gate_before(&redis, &SHORT_GRACE);
+    let gate = gate_before(&redis);
     becomes(&gate, 200, "ready");
     let mut direct = redis.client();
     assert_eq!(direct.say("CONFIG SET maxmemory 1"), "OK");
@@ -233,7 +252,7 @@ fn a_redis_without_memory_is_not_ready() {
 fn where_redis_wants_a_password_the_replies_to_clients_count_for_a_while() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&["--requirepass", "secret"]);
-    let gate = gate_before(&redis, &SHORT_GRACE);
+    let gate = gate_before(&redis);
     let authenticated = |mut client: Client| {
         assert_eq!(client.say("AUTH secret"), "OK");
         client
@@ -243,7 +262,7 @@ fn where_redis_wants_a_password_the_replies_to_clients_count_for_a_while() {
     assert_eq!(client.say("LOCK first TOKEN f"), "f");
     becomes(&gate, 200, "ready");
     assert_eq!(direct.say("CONFIG SET min-replicas-to-write 1"), "OK");
-    let reply = client.say("LOCK k WAIT 1");
+    let reply = client.say("LOCK k WAIT 300");
     assert!(reply.error().starts_with("NOREPLICAS"), "{reply:?}");
     drop(client);
     becomes(&gate, 503, "NOREPLICAS");
@@ -268,7 +287,7 @@ fn no_user_makes_it_unready() {
             let require = ["CONFIG", "SET", "requirepass", password];
             assert_eq!(direct.call(&require), "OK");
         }
-        let gate = gate_before(&redis, &SHORT_GRACE);
+        let gate = gate_before(&redis);
         let mut limited = gate.client();
         assert_eq!(limited.say("AUTH limited limited"), "OK");
         for key in ["mine:1", "others"] {
@@ -302,7 +321,7 @@ fn a_key_that_a_cluster_lost_does_not_make_it_unready() {
         redis.client().say("SET lockgate:grace x") == "OK"
     });
     redis.client().say("DEL lockgate:grace");
-    let gate = gate_before(&redis, &SHORT_GRACE);
+    let gate = gate_before(&redis);
     assert_eq!(gate.client().say("LOCK other TOKEN t"), "t");
     let slot = redis
         .client()
