@@ -120,6 +120,20 @@ fn text(value: &toml::Value) -> String {
 }
 
 #[test]
+fn what_counts_as_slow_is_a_duration_or_off() {
+    let slow = |text: &str| nothing_typed().variable("LOCKGATE_LOG_SLOW_HOLD", text);
+    assert_eq!(slow("off").starts().log_slow_hold, None);
+    assert_eq!(slow("0s").starts().log_slow_hold, Some(Duration::ZERO));
+    let waits = nothing_typed().file("log_slow_wait = \"2s\"\nlog_format = \"journald\"");
+    let config = waits.starts();
+    assert_eq!(config.log_slow_wait, Some(Duration::from_secs(2)));
+    assert_eq!(config.log_format, LogFormat::Journald);
+    for wrong in ["-1s", "2days", "never"] {
+        assert_names(&slow(wrong).refused(), &["log_slow_hold", wrong, "or off"]);
+    }
+}
+
+#[test]
 fn every_key_of_the_file_is_a_variable_too() {
     let mut typed = Typed::default();
     Config::check(&mut typed).unwrap();

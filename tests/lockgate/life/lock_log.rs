@@ -151,10 +151,10 @@ fn where_each_hold_is_logged_the_log_tells_who_held_a_lock_at_a_time() {
 
 #[test]
 fn only_long_waits_and_holds_are_logged_and_how_they_ended() {
-    let _machine = Machine::shared();
+    let _machine = Machine::alone();
     let slow = [
-        ("LOCKGATE_LOG_SLOW_WAIT", "200ms"),
-        ("LOCKGATE_LOG_SLOW_HOLD", "300ms"),
+        ("LOCKGATE_LOG_SLOW_WAIT", "500ms"),
+        ("LOCKGATE_LOG_SLOW_HOLD", "800ms"),
     ];
     let gate = gate(&[], &slow);
     let (mut owner, mut waiter) = (named(&gate, "owner"), named(&gate, "waiter"));
@@ -162,9 +162,9 @@ fn only_long_waits_and_holds_are_logged_and_how_they_ended() {
     assert!(waiter.say("LOCK quick WAIT 1").is_nil());
     assert_eq!(owner.say("UNLOCK quick t"), 1);
     assert_eq!(owner.say("LOCK k TOKEN t"), "t");
-    assert!(waiter.say("LOCK k WAIT 250").is_nil());
+    assert!(waiter.say("LOCK k WAIT 500").is_nil());
     waiter.send(&["LOCK", "k", "TOKEN", "next"]);
-    waiter.hears_nothing_for(Duration::from_millis(300));
+    waiter.hears_nothing_for(Duration::from_millis(550));
     assert_eq!(owner.say("UNLOCK k t"), 1);
     assert_eq!(waiter.read_reply(), "next");
     let ended = |message: &str| -> Vec<(String, String)> {
@@ -182,7 +182,7 @@ fn only_long_waits_and_holds_are_logged_and_how_they_ended() {
         [pair("waiter", "timed out"), pair("waiter", "granted")]
     );
     let waited = gate.logged("slow wait")[0]["waited_ms"].as_u64().unwrap();
-    assert!((200..10_000).contains(&waited), "{waited}");
+    assert!((500..10_000).contains(&waited), "{waited}");
     assert_eq!(ended("slow hold"), [pair("owner", "handed over")]);
 }
 
