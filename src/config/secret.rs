@@ -50,9 +50,9 @@ pub(super) fn check<T>(
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let read = |path| -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
-        // One byte more makes a longer line too long for every password.
+        // A line that is cut here is too long for every password.
         File::open(path)?
-            .take(SECRET_FILE_BYTES + 1)
+            .take(SECRET_FILE_BYTES)
             .read_to_end(&mut text)?;
         Ok(text)
     };

@@ -315,6 +315,18 @@ fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
 }
 
 #[test]
+fn the_name_in_the_admin_address_is_a_name_of_the_page() {
+    let hosts = |listen: &str| {
+        let operator = nothing_typed().variable("LOCKGATE_ADMIN", listen);
+        let config = operator.variable("LOCKGATE_ADMIN_HOSTS", "other").starts();
+        config.admin.unwrap().hosts
+    };
+    assert_eq!(hosts("Gate.example:9380"), ["other", "gate.example"]);
+    assert_eq!(hosts(":9380"), ["other"]);
+    assert_eq!(hosts("10.0.0.1:9380"), ["other"]);
+}
+
+#[test]
 fn an_embedding_program_sets_any_key_and_takes_precedence() {
     let typed = nothing_typed()
         .variable("LOCKGATE_LOCK_LEASE", "6s")

@@ -243,6 +243,10 @@ impl Session {
         if shape.key.len() > bounds.key_bytes || shared.gate.is_reserved(&name) {
             return Err(Some(PassedReason::Keys));
         }
+        // Before its admission, the client may still count as an earlier user of the connection.
+        if self.is_admitted() && self.is_unauthorized() {
+            return Err(Some(PassedReason::Rights));
+        }
         match &shape.ask {
             Ask::Acquire {
                 token, lease_ms, ..
@@ -374,7 +378,7 @@ impl Session {
     pub(super) fn start_absorbed(&self, shape: &Shape) -> Option<Pending> {
         let (gate, who) = (&self.shared.gate, &self.who);
         let name = self.name(shape.key.clone());
-        if !self.is_admitted() || self.is_unauthorized() || self.may_absorb(shape).is_err() {
+        if !self.is_admitted() || self.may_absorb(shape).is_err() {
             return None;
         }
         let asked_at = self.asked_at();
