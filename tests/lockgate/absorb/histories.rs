@@ -346,7 +346,8 @@ fn one(clients: &mut [Client; CLIENTS], history: usize, seed: usize) -> Vec<Op> 
             .enumerate()
             .map(|(id, client)| {
                 let random = Random(
-                    ((history * CLIENTS + id + 1) as u64 * 0x9e37_79b9_7f4a_7c15) ^ seed as u64,
+                    ((history * CLIENTS + id + 1) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                        ^ seed as u64,
                 );
                 let (key, ready) = (&key, &ready);
                 threads.spawn(move || {
