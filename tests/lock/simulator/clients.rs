@@ -129,8 +129,8 @@ impl World {
         let session = random.percent(day.sessions);
         let fate = match (random.between(1, 100), session) {
             _ if day.calm || (day.small && random.percent(35)) => Fate::Good,
-            (1..=20, _) => Fate::Good,
-            (21..=26, _) => Fate::Slices,
+            (1..=26, _) if day.slices => Fate::Slices,
+            (1..=26, _) => Fate::Good,
             (27..=35, _) => Fate::UnlocksElsewhere,
             (36..=40, _) => Fate::Relocks,
             (41..=47, _) => Fate::Vanishes,
@@ -144,7 +144,7 @@ impl World {
             (88..=93, true) => Fate::IsClosed,
             (75..=80, false) => Fate::Dies,
             (81..=87, false) => Fate::Overstays,
-            (88..=93, false) => Fate::Slices,
+            (88..=93, false) => Fate::Good,
             (94..=97, _) => Fate::Plain,
             _ => Fate::Deletes,
         };

@@ -84,6 +84,8 @@ pub(crate) struct Day {
     pub(crate) forgot_first: bool,
     /// Clients that spin are among the clients.
     pub(crate) spins: bool,
+    /// Clients that wait in slices are among the clients.
+    pub(crate) slices: bool,
     /// Users that the clients belong to.
     pub(crate) users: usize,
     /// Clients of a user to whom the store refuses everything, in percent.
@@ -134,6 +136,7 @@ impl Day {
             short_leases: !calm && !troubled && random.percent(40),
             forgot_first: random.percent(50),
             spins: matches!(seed % 8, 1 | 3),
+            slices: seed % 8 == 5,
             users: 1 + random.below(3),
             outsiders: match calm {
                 true => 0,
