@@ -6,7 +6,7 @@
 //! | `GET /healthz` | 200 while the process serves |
 //! | `GET /readyz` | 200 when Redis takes locks and the instance accepts clients; else 503 and the reason |
 //! | `GET /` | the page: the locks that are held and awaited now, and the last minutes |
-//! | `GET /events` | the data of the page, once a second, as server-sent events |
+//! | `GET /events` | the data of the page, once a second, as server-sent events; with `?find=TEXT` only the locks whose names contain the text |
 //! | `GET /metrics` | the [metrics](crate::telemetry::metrics), for Prometheus |
 //!
 //! It is read-only, requires no password, and never shows a token.

@@ -1,8 +1,10 @@
-//! The readers of the page, and their events: one event a second, the same for all of them. Without readers only
-//! the counters are read; with readers also the locks ([`Gate::view`](crate::gate::Gate::view)), and Redis is
-//! probed.
+//! The readers of the page, and their events: one event a second, the same for all that search for the same text in
+//! the names of locks. Without readers only the counters are read; with readers also the locks
+//! ([`Gate::view`](crate::gate::Gate::view)), and Redis is probed. All searches share one visit of the locks a second,
+//! so that no number of searches costs clients more.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -45,15 +47,24 @@ const WAITERS: usize = 10;
 /// Bytes shown of a longer name.
 const NAME_BYTES: usize = 256;
 
+/// Longest text that a reader searches for, in bytes.
+pub(super) const TEXT_BYTES: usize = 256;
+
 /// The source of the events, and its readers.
 pub(super) struct Watch {
     shared: Arc<Shared>,
     readiness: Arc<Readiness>,
     places: Arc<Semaphore>,
-    readers: Mutex<Vec<mpsc::Sender<Bytes>>>,
+    readers: Mutex<Vec<Reader>>,
     history: Mutex<History>,
     upstream: Mutex<Upstream>,
     asking: AtomicBool,
+}
+
+/// A reader: the text that it searches for, and the way to it.
+struct Reader {
+    text: Bytes,
+    events: mpsc::Sender<Bytes>,
 }
 
 /// One stream of events. Dropping it frees its slot.
@@ -80,15 +91,16 @@ impl Watch {
         }
     }
 
-    /// Adds a reader, which gets the history at once. None: there are [`STREAMS`] already.
-    pub(super) fn read(&self) -> Option<Events> {
+    /// Adds a reader of the locks whose names contain `text`. It gets the history at once. None: there are [`STREAMS`]
+    /// already.
+    pub(super) fn read(&self, text: Bytes) -> Option<Events> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        let (reader, next) = mpsc::channel(EVENTS);
+        let (events, next) = mpsc::channel(EVENTS);
         let history = locked(&self.history).all();
         // A browser that lost the connection retries after this many milliseconds.
         let first = format!("retry: 1000\n{}", event("history", &history));
-        let _ = reader.try_send(first.into());
-        locked(&self.readers).push(reader);
+        let _ = events.try_send(first.into());
+        locked(&self.readers).push(Reader { text, events });
         Some(Events {
             next,
             _place: place,
@@ -109,16 +121,19 @@ impl Watch {
             let counted = Counted::of(&self.shared.measured());
             let waiters = self.shared.gate.waiters();
             locked(&self.history).add(counted.clone(), waiters);
-            locked(&self.readers).retain(|reader| !reader.is_closed());
-            if locked(&self.readers).is_empty() {
+            locked(&self.readers).retain(|reader| !reader.events.is_closed());
+            let texts = self.texts();
+            if texts.is_empty() {
                 *locked(&self.upstream) = Upstream::default();
                 continue;
             }
             Arc::clone(&self).ask_upstream();
-            let state = self.state(&counted);
-            let event = Bytes::from(event("state", &state));
-            // A reader that is too slow has to reconnect.
-            locked(&self.readers).retain(|reader| reader.try_send(event.clone()).is_ok());
+            let states = self.states(&counted, texts);
+            // A reader that is too slow has to reconnect. One that has just come gets the next event.
+            locked(&self.readers).retain(|reader| {
+                let event = states.get(&reader.text);
+                event.is_none_or(|event| reader.events.try_send(event.clone()).is_ok())
+            });
         }
     }
 
@@ -133,11 +148,29 @@ impl Watch {
         }
     }
 
-    fn state(&self, counted: &Counted) -> Value {
+    /// Returns the texts that readers search for; the empty one if a reader does not search.
+    fn texts(&self) -> BTreeSet<Bytes> {
+        let readers = locked(&self.readers);
+        readers.iter().map(|reader| reader.text.clone()).collect()
+    }
+
+    /// Returns the event of the readers of each text.
+    fn states(&self, counted: &Counted, texts: BTreeSet<Bytes>) -> BTreeMap<Bytes, Bytes> {
+        let texts: Vec<_> = texts.into_iter().collect();
+        let view = self.shared.gate.view(LOCKS, WAITERS, &texts);
+        let mut state = self.state(counted, &view);
+        let events = view.found.iter().map(|found| {
+            state["found"] = json!(found.locks);
+            state["locks"] = found.busiest.iter().map(lock).collect();
+            event("state", &state).into()
+        });
+        texts.into_iter().zip(events).collect()
+    }
+
+    fn state(&self, counted: &Counted, view: &View) -> Value {
         let shared = &self.shared;
         let upstream = shared.upstream.as_ref();
         let upstream = upstream.map(|address| address.endpoint.to_string());
-        let view = shared.gate.view(LOCKS, WAITERS);
         json!({
             "now": unix_ms(),
             "version": env!("CARGO_PKG_VERSION"),
@@ -154,7 +187,6 @@ impl Watch {
             "awaited": view.awaited,
             "waiters": view.waiters,
             "longest_wait_ms": view.longest_wait_ms,
-            "locks": locks(&view),
         })
     }
 }
@@ -182,10 +214,6 @@ impl Upstream {
         let for_ms = for_ms.map(|for_ms| u64::try_from(for_ms).unwrap_or(u64::MAX));
         json!({ "name": name, "ready": ready, "why": why, "for_ms": for_ms })
     }
-}
-
-fn locks(view: &View) -> Value {
-    view.busiest.iter().map(lock).collect()
 }
 
 fn lock(busy: &LockSnapshot) -> Value {
@@ -223,7 +251,11 @@ fn lock(busy: &LockSnapshot) -> Value {
             lock["spins"] = json!(spins);
         }
         Held::Elsewhere => lock["held"] = json!("elsewhere"),
-        Held::Nobody => lock["held"] = json!("nobody"),
+        Held::Nobody { asked_ms, error } => {
+            lock["held"] = json!("nobody");
+            lock["asked_ms"] = json!(asked_ms);
+            lock["error"] = json!(error.as_deref().map(escape));
+        }
     }
     lock
 }

@@ -13,12 +13,13 @@ use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
     header::{self, HeaderName, HeaderValue},
 };
+use percent_encoding::percent_decode_str;
 use tokio::sync::watch;
 
 use super::{
     Stage,
     host::Hosts,
-    readers::{Events, Watch},
+    readers::{Events, TEXT_BYTES, Watch},
     readiness::Readiness,
 };
 use crate::{server::metrics, session::Shared, telemetry::metrics::CONTENT_TYPE};
@@ -105,19 +106,23 @@ impl Routes {
                 StatusCode::MISDIRECTED_REQUEST,
                 "this name is not among those that this address is known by (admin.hosts)\n",
             ),
-            Route::Events => self.events(request.method()),
+            Route::Events => self.events(request),
             Route::File(kind, file) => answer(StatusCode::OK, kind, Answer::whole(file)),
         }
     }
 
-    fn events(&self, method: &Method) -> Response<Answer> {
+    fn events(&self, request: &Request<Incoming>) -> Response<Answer> {
         if *self.stage.borrow() >= Stage::Draining {
             return text(StatusCode::SERVICE_UNAVAILABLE, "shutting down\n");
         }
-        if *method == Method::HEAD {
+        let find = searched(request);
+        if find.len() > TEXT_BYTES {
+            return text(StatusCode::URI_TOO_LONG, "the text to find is too long\n");
+        }
+        if *request.method() == Method::HEAD {
             return answer(StatusCode::OK, EVENT_STREAM, Answer::Whole(None));
         }
-        match self.watch.read() {
+        match self.watch.read(find) {
             Some(events) => answer(StatusCode::OK, EVENT_STREAM, Answer::Events(events)),
             None => text(StatusCode::SERVICE_UNAVAILABLE, "as many look as may\n"),
         }
@@ -139,6 +144,13 @@ fn host(request: &Request<Incoming>) -> Option<&str> {
     let host = request.headers().get(header::HOST)?;
     // A header that is not text names no host.
     Some(host.to_str().unwrap_or_default())
+}
+
+/// Returns the text of `/events?find=TEXT`, which the names of the locks shown contain.
+fn searched(request: &Request<Incoming>) -> Bytes {
+    let query = request.uri().query().unwrap_or_default();
+    let find = query.split('&').find_map(|pair| pair.strip_prefix("find="));
+    percent_decode_str(find.unwrap_or_default()).collect()
 }
 
 fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Answer> {

@@ -66,7 +66,7 @@ pub use pending::{Answer, Bound, Grant, Pending};
 use store_listener::StoreListener;
 use timers::Timers;
 use view::SHARDS;
-pub use view::{FirstWaiter, Held, LockSnapshot, View};
+pub use view::{FirstWaiter, Found, Held, LockSnapshot, View};
 use warnings::Warnings;
 
 /// Upper bound of the bytes around a name in a reply, such as `$1024\r\n` and `\r\n`.

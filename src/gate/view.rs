@@ -6,6 +6,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, hash::BuildHasher, sync::Arc};
 
+use bytes::Bytes;
+
 use super::{Gate, Label};
 use crate::{
     clock,
@@ -21,8 +23,8 @@ pub(super) const SHARDS: usize = 256;
 /// A view of all locks at one moment.
 #[derive(Debug, Default)]
 pub struct View {
-    /// The locks with most waiters; of equals, those with the longest wait, then those held longest.
-    pub busiest: Vec<LockSnapshot>,
+    /// The locks with the names searched for, one entry for each search.
+    pub found: Vec<Found>,
     /// The number of locks held under a lease of this instance.
     pub held: usize,
     /// The number of locks with waiters.
@@ -31,6 +33,15 @@ pub struct View {
     pub waiters: usize,
     /// The longest current wait, in milliseconds.
     pub longest_wait_ms: u64,
+}
+
+/// The locks whose names contain a text, among those that are held or awaited.
+#[derive(Debug)]
+pub struct Found {
+    /// Those with most waiters; of equals, those with the longest wait, then those held longest.
+    pub busiest: Vec<LockSnapshot>,
+    /// Their number, beyond those in `busiest` too.
+    pub locks: usize,
 }
 
 /// A lock in a view.
@@ -80,11 +91,38 @@ pub enum Held {
     /// A client that did not lock through this instance.
     Elsewhere,
     /// No holder, as far as this instance knows.
-    Nobody,
+    Nobody {
+        /// The milliseconds since the store was last asked; none if no request is in flight.
+        asked_ms: Option<u64>,
+        /// The error by which the store puts requests off.
+        error: Option<Bytes>,
+    },
 }
 
 /// The number of waiters, the longest wait, the time held. Locks with a higher rank are shown first.
 type Rank = (usize, u64, u64);
+
+/// The first locks by rank of those found so far.
+#[derive(Default)]
+struct Ranking {
+    /// The top is the lock that would be shown last.
+    first: BinaryHeap<(Reverse<Rank>, LockName)>,
+    locks: usize,
+}
+
+impl Ranking {
+    fn add(&mut self, rank: Reverse<Rank>, name: &LockName, most: usize) {
+        self.locks += 1;
+        let is_shown =
+            self.first.len() < most || self.first.peek().is_some_and(|(last, _)| rank < *last);
+        if is_shown {
+            self.first.push((rank, name.clone()));
+            if self.first.len() > most {
+                self.first.pop();
+            }
+        }
+    }
+}
 
 impl Gate {
     /// Checks whether the store would serve a new client, and grant it a free lock; if not, returns the reason in one line.
@@ -92,14 +130,20 @@ impl Gate {
         self.store.is_ready()
     }
 
-    /// Returns the `most` busiest locks with up to `most_waiters` waiters each, and the totals.
-    pub fn view(&self, most: usize, most_waiters: usize) -> View {
+    /// Returns the totals, and for each of these texts the `most` busiest locks whose names contain it, with up to
+    /// `most_waiters` waiters each. All names contain the empty text. One visit serves all texts.
+    pub fn view(&self, most: usize, most_waiters: usize, texts: &[Bytes]) -> View {
         let (now, mut view) = (clock::now(), View::default());
-        let mut found = self.rank(now, most, &mut view).into_sorted_vec();
-        view.busiest = found
-            .drain(..)
-            .filter_map(|(_, name)| self.look_at(name, now, most_waiters))
-            .collect();
+        let rankings = self.rank(now, most, texts, &mut view);
+        let found = rankings.into_iter().map(|ranking| {
+            let first = ranking.first.into_sorted_vec().into_iter();
+            let busiest = first.filter_map(|(_, name)| self.look_at(name, now, most_waiters));
+            Found {
+                busiest: busiest.collect(),
+                locks: ranking.locks,
+            }
+        });
+        view.found = found.collect();
         view
     }
 
@@ -116,14 +160,8 @@ impl Gate {
         oldest.map_or(0, |since| clock::now().micros_since(since))
     }
 
-    fn rank(
-        &self,
-        now: Time,
-        most: usize,
-        view: &mut View,
-    ) -> BinaryHeap<(Reverse<Rank>, LockName)> {
-        // The top is the lock that would be shown last of those found so far.
-        let mut found = BinaryHeap::with_capacity(most + 1);
+    fn rank(&self, now: Time, most: usize, texts: &[Bytes], view: &mut View) -> Vec<Ranking> {
+        let mut rankings: Vec<Ranking> = texts.iter().map(|_| Ranking::default()).collect();
         for entry in &self.queues {
             let here = entry.queue.snapshot(now);
             if here.waiters == 0 && here.held_here_ms.is_none() {
@@ -135,16 +173,13 @@ impl Gate {
             view.longest_wait_ms = view.longest_wait_ms.max(here.longest_wait_ms);
             let held_ms = here.held_here_ms.unwrap_or(0);
             let rank = Reverse((here.waiters, here.longest_wait_ms, held_ms));
-            let is_shown = found.len() < most
-                || (found.peek()).is_some_and(|(last, _): &(Reverse<Rank>, _)| rank < *last);
-            if is_shown {
-                found.push((rank, entry.key().clone()));
-                if found.len() > most {
-                    found.pop();
+            for (text, ranking) in texts.iter().zip(&mut rankings) {
+                if contains(&entry.key().key, text) {
+                    ranking.add(rank, entry.key(), most);
                 }
             }
         }
-        found
+        rankings
     }
 
     /// Returns the lock's details; none if it has no state here any more.
@@ -160,7 +195,13 @@ impl Gate {
                 spins: here.spins,
             },
             (None, true) => Held::Elsewhere,
-            (None, false) => Held::Nobody,
+            (None, false) => {
+                let (asked_ms, error) = queue.last_asked(now);
+                Held::Nobody {
+                    asked_ms,
+                    error: error.cloned(),
+                }
+            }
         };
         let waiting = queue.first_waiting(most_waiters, now).into_iter();
         let first = waiting.filter_map(|(request, waited_ms)| {
@@ -180,4 +221,8 @@ impl Gate {
             name: name.clone(),
         })
     }
+}
+
+fn contains(name: &[u8], text: &[u8]) -> bool {
+    text.is_empty() || name.windows(text.len()).any(|part| part == text)
 }

@@ -143,6 +143,34 @@ check(stuck.holder.startsWith("held by worker-") && stuck.holder.includes(holder
 equal((await row("quiet")).stuck, false, "a lock that nobody waits for is not stuck");
 check(await page.locator("#locks > li[data-stuck] .stuck").first().isVisible(), "it is said in words, too");
 
+step("a lock is found by its name");
+const seek = (words) => page.locator("#find").fill(words);
+await seek("rders:4");
+await eventually("only it is shown", async () => JSON.stringify((await rows()).map((lock) => lock.name)) === '["orders:42"]');
+equal(await text("#locks-heading"), "Locks found", "heading");
+equal(await number("waiters"), 37, "the numbers above are those of all locks");
+for (const [, escaped] of NAMES.filter(([key]) => key !== LONG)) {
+  await seek(escaped);
+  await eventually(`${escaped} is found as it is shown`, async () => (await rows()).length === 1 && (await rows())[0].name === escaped);
+}
+await seek("no such lock");
+await eventually("the page says that there is none", async () => (await rows()).length === 0 && (await text("#none")).startsWith("No lock"));
+await seek("");
+await eventually("all are shown again", async () => (await rows()).length === NAMES.length);
+
+step("among a thousand");
+const many = free.at(-1);
+for (let at = 0; at < 1000; at += 1) await many.say("LOCK", `many:${at}`, "TOKEN", "many", "PX", 600_000);
+await eventually("the rest are counted", async () => (await text("#more")) === `and ${(NAMES.length + 1000 - 20).toLocaleString("en")} more`);
+await seek("many:777");
+await eventually("one of them is found", async () => (await row("many:777"))?.holder.includes(many.address));
+await seek("many:77");
+await eventually("eleven", async () => (await rows()).length === 11);
+check(!await page.locator("#more").isVisible(), "no more than these");
+await seek("");
+for (let at = 0; at < 1000; at += 1) await many.say("UNLOCK", `many:${at}`, "many");
+await eventually("they are gone", async () => (await rows()).length === NAMES.length);
+
 step("clients that spin are marked");
 const [spinning, parked] = [free.pop(), free.pop()];
 equal(await spinning.say("SET", "spin:1", "one", "NX", "PX", 600_000), "OK", "taken by SET");
@@ -160,6 +188,20 @@ for (const colorScheme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme });
     const wide = await page.evaluate(() => document.scrollingElement.scrollWidth - window.innerWidth);
     check(wide <= 0, `${name}: ${wide} pixels too wide`);
+    const top = (id) => page.locator(id).evaluate((at) => at.getBoundingClientRect().top);
+    const chartsFirst = await top("#charts-section") < await top("#locks-section");
+    equal(chartsFirst, name === "phone", `${name}: charts before locks`);
+    const queue = page.locator("#locks > li").first().locator(".waiting");
+    equal(await queue.isVisible(), name === "desk", `${name}: queues are open`);
+    const handle = page.locator("#locks > li").first().locator("summary");
+    equal(await handle.isVisible(), name === "phone", `${name}: queues can be opened`);
+    if (name === "phone") {
+      await handle.click();
+      check(await queue.isVisible(), "a queue opens");
+      const told = await text("#about");
+      await eventually("and stays open", async () => await text("#about") !== told);
+      check(await queue.isVisible(), "it stays open");
+    }
     await shot(`stuck-${name}-${colorScheme}`);
   }
   const poor = await page.evaluate(contrasts);
@@ -187,9 +229,15 @@ step("Redis hangs and comes back");
 redis.kill("SIGSTOP");
 await eventually("the page says so", async () => (await text("#upstream")).includes("does not serve"));
 equal(await page.locator("#upstream").getAttribute("data-state"), "bad", "state");
+const asking = free.pop().say("LOCK", "asked-for", "PX", 60_000, "WAIT", 60_000);
+await eventually("a lock that is granted to none of its waiters is not called free", async () => {
+  const found = await row("asked-for");
+  return found?.waiters === 1 && /^granted to none of them yet · (last asked for .* ago|not being asked for now)$/.test(found.holder);
+});
 await shot("redis-hangs");
 redis.kill("SIGCONT");
 await eventually("it is well again", async () => (await text("#upstream")).endsWith("answers"));
+check(typeof await asking === "string", "and it is granted");
 
 step("lockgate hangs and goes on");
 const isLost = async () => /^connection lost since \d\d:\d\d:\d\d/.test(await text("#connection"));

@@ -9,6 +9,8 @@ const STUCK_MS = 10000;     // A lock held for this long, with waiters, is highl
 const KEPT = 600;           // Samples: ten minutes.
 const SHORTEST_MS = 60000;  // A young instance has a shorter chart; a whole one would be almost empty.
 const MAX_GAP_MS = 3000;    // A line is not drawn across a gap without samples.
+const FIND_AFTER_MS = 250;  // A search begins when the reader has not typed for this long.
+const PHONE = matchMedia("(max-width: 40rem)");   // As in page.css.
 
 const $ = (id) => document.getElementById(id);
 
@@ -71,16 +73,24 @@ function newRow() {
   const queue = element("span", "queue");
   top.append(title, queue);
   const holder = element("p", "holder");
+  const fold = element("details", "fold");
+  fold.open = !PHONE.matches;
   const waiting = element("ul", "waiting");
   waiting.setAttribute("aria-label", "first in the queue");
+  fold.append(element("summary", "", "first in the queue"), waiting);
   const bar = element("div", "bar");
   bar.setAttribute("aria-hidden", "true");
-  row.append(top, holder, waiting, bar);
-  return { row, name, queue, holder, waiting, bar };
+  row.append(top, holder, fold, bar);
+  return { row, name, queue, holder, fold, waiting, bar };
+}
+
+function lastAsked(lock) {
+  if (lock.error) return `Redis puts it off: ${lock.error}`;
+  return lock.asked_ms === null ? "not being asked for now" : `last asked for ${span(lock.asked_ms)} ago`;
 }
 
 function fillRow(parts, lock, now, most) {
-  const { row, name, queue, holder, waiting, bar } = parts;
+  const { row, name, queue, holder, fold, waiting, bar } = parts;
   const database = lock.database ? `db ${lock.database} · ` : "";
   name.textContent = `${database}${lock.name}${lock.is_cut ? `… (${whole(lock.bytes)} bytes)` : ""}`;
   queue.textContent = lock.waiters
@@ -99,10 +109,12 @@ function fillRow(parts, lock, now, most) {
     holder.append(since, element("span", "quiet", ` · ${lease}${spins(lock)}`));
   } else if (lock.held === "elsewhere") {
     holder.append("held by somebody who did not ask here: another lockgate, or a client of Redis itself");
+  } else if (lock.waiters) {
+    holder.append("granted to none of them yet", element("span", "quiet", ` · ${lastAsked(lock)}`));
   } else {
-    holder.append("free, or being asked for");
+    holder.append("free");
   }
-  waiting.hidden = lock.first.length === 0;
+  fold.hidden = lock.first.length === 0;
   waiting.replaceChildren(...lock.first.map((waiter) => {
     const shown = element("li");
     shown.append(client(waiter), ` ${span(waiter.waited_ms)}${spins(waiter)}`);
@@ -132,11 +144,12 @@ function showLocks(state) {
       rows.delete(id);
     }
   }
+  const beyond = state.found - state.locks.length;
   $("none").hidden = state.locks.length > 0;
-  const busy = state.locks.length;
-  const all = Math.max(state.held, state.awaited);
-  $("more").hidden = all <= busy;
-  $("more").textContent = `and at least ${whole(all - busy)} more`;
+  $("none").textContent = sought ? "No lock that is held or waited for has that in its name." : "Nothing is held or waited for.";
+  $("more").hidden = beyond <= 0;
+  $("more").textContent = `and ${whole(beyond)} more`;
+  $("locks-heading").textContent = sought ? "Locks found" : "Busiest locks";
 }
 
 // ── charts ───────────────────────────────────────────────────────────────────
@@ -256,6 +269,7 @@ function show(state) {
   CHARTS.forEach(drawChart);
 }
 
+let sought = "";            // What the names of the locks shown contain.
 let heard = null;           // When the last event came, by this machine's clock.
 let events = null;
 let begun = 0;              // When the connection was started.
@@ -282,9 +296,25 @@ function watch() {
   }
 }
 
+// A name may be typed as the page shows it: \xff is a byte, \u{202e} a character, \\ a backslash.
+function asQuery(text) {
+  const bytes = text.replaceAll(/\\x([0-9a-f]{2})|\\u\{((?!d[89a-f]..\})[0-9a-f]{1,5})\}|\\(\\)|[^\\]+|\\/g, (typed, byte, point, backslash) => {
+    if (byte) return `%${byte}`;
+    if (point) return encodeURIComponent(String.fromCodePoint(parseInt(point, 16)));
+    return encodeURIComponent(backslash ?? typed);
+  });
+  return bytes && `?find=${bytes}`;
+}
+
+function find(text) {
+  sought = text;
+  events.close();
+  connect();
+}
+
 function connect() {
   begun = performance.now();
-  events = new EventSource("/events");
+  events = new EventSource(`/events${asQuery(sought)}`);
   events.addEventListener("history", (event) => { samples = JSON.parse(event.data); });
   events.addEventListener("state", (event) => {
     show(JSON.parse(event.data));
@@ -299,5 +329,18 @@ function connect() {
   });
 }
 
+// On a phone the charts come first, and queues are folded.
+function arrange() {
+  $("live").insertBefore($("charts-section"), PHONE.matches ? $("locks-section") : null);
+  for (const { fold } of rows.values()) fold.open = !PHONE.matches;
+}
+
+let typing = 0;
+$("find").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => { if ($("find").value !== sought) find($("find").value); }, FIND_AFTER_MS);
+});
+PHONE.addEventListener("change", arrange);
+arrange();
 setInterval(watch, 500);
 connect();

@@ -1,5 +1,7 @@
 //! The state of a queue that operators see beside its [`Snapshot`](super::Snapshot).
 
+use bytes::Bytes;
+
 use super::Queue;
 use crate::lock::{RequestId, Time, Token, UserId};
 
@@ -18,6 +20,13 @@ impl Queue {
     /// Returns whether the lock is held, but not under a lease of this instance, as far as it knows.
     pub fn is_held_elsewhere(&self) -> bool {
         self.lease.is_none() && self.cached_holder.is_some()
+    }
+
+    /// Returns the milliseconds since the store request in flight was sent, and the store's error if it puts requests off.
+    pub fn last_asked(&self, now: Time) -> (Option<u64>, Option<&Bytes>) {
+        let in_flight = self.in_flight.as_ref();
+        let asked_ms = in_flight.map(|in_flight| now.millis_since(in_flight.sent_at));
+        (asked_ms, self.trouble.as_ref())
     }
 
     /// Returns whether a place is kept for the next attempt with this token.

@@ -4,18 +4,26 @@ use std::{net::SocketAddr, thread, time::Duration};
 
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
-use super::{gate, gate_that_drains, get};
-use crate::support::{Http, Lockgate, Machine, eventually};
+use super::{gate, gate_before, gate_that_drains, get};
+use crate::support::{Http, Lockgate, Machine, RedisServer, eventually, free_address};
 
 /// As `STREAMS` in `src/admin/readers.rs`.
 const STREAMS: usize = 16;
 
 const EVENTS: &str = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
+/// As `TEXT_BYTES` in `src/admin/readers.rs`.
+const TEXT_BYTES: usize = 256;
+
 /// A stream of events that was begun.
 pub(super) fn events(admin: SocketAddr) -> Http {
+    events_with(admin, "")
+}
+
+/// The same, of locks with this in their names, as the query of a URL has it.
+fn events_with(admin: SocketAddr, find: &str) -> Http {
     let mut http = Http::connect(admin);
-    http.send(EVENTS);
+    http.send(&EVENTS.replace("/events", &format!("/events?find={find}")));
     let head = http.head();
     assert_eq!(head.status, 200);
     assert_eq!(head.header("content-type"), "text/event-stream");
@@ -87,6 +95,45 @@ fn a_reader_hears_of_the_last_minutes_and_then_every_second_of_now() {
 }
 
 #[test]
+fn of_a_lock_with_waiters_and_no_holder_it_is_told_when_redis_was_asked_and_what_it_answers() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let patient = [
+        ("LOCKGATE_UPSTREAM_TIMEOUT", "20s"),
+        ("LOCKGATE_WRITE_BACK_LEASES", "off"),
+    ];
+    let gate = gate_before(&redis, &patient);
+    let mut http = events(gate.admin_address());
+    let mut waiter = gate.client();
+    assert_eq!(waiter.say("LOCK k TOKEN t"), "t");
+    assert_eq!(waiter.say("UNLOCK k t"), 1);
+    let mut next_of = |words: &str| {
+        let told = next_with(&mut http, words);
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        told["locks"][0].clone()
+    };
+    redis.stop();
+    waiter.send(&["LOCK", "k", "TOKEN", "t"]);
+    let lock = next_of(r#""held":"nobody""#);
+    assert_eq!(lock["waiters"], 1);
+    assert!(
+        lock["asked_ms"].is_u64() && lock["error"].is_null(),
+        "{lock}"
+    );
+    redis.go_on();
+    assert_eq!(waiter.read_reply(), "t");
+    assert_eq!(waiter.say("UNLOCK k t"), 1);
+    let nowhere = free_address().port().to_string();
+    let mut direct = redis.client();
+    assert_eq!(direct.call(&["REPLICAOF", "127.0.0.1", &nowhere]), "OK");
+    waiter.send(&["LOCK", "k", "TOKEN", "u"]);
+    let lock = next_of(r#""error":"READONLY"#);
+    assert_eq!(lock["held"], "nobody", "{lock}");
+    assert_eq!(direct.say("REPLICAOF NO ONE"), "OK");
+    assert_eq!(waiter.read_reply(), "u");
+}
+
+#[test]
 fn clients_that_spin_are_marked() {
     let _machine = Machine::shared();
     let environment = [
@@ -114,6 +161,61 @@ fn clients_that_spin_are_marked() {
     let told = next_with(&mut http, r#""name":"other""#);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert!(!spins(&told["locks"][1]), "{told}");
+}
+
+#[test]
+fn a_reader_is_told_of_the_locks_with_the_text_that_it_searches_for_among_many() {
+    let _machine = Machine::shared();
+    let gate = gate(&[], &[]);
+    let admin = gate.admin_address();
+    let mut client = gate.client();
+    for number in 0..1_000 {
+        client.say(&format!("LOCK job:{number}"));
+    }
+    client.call(&[&b"LOCK"[..], b"orders \xff&42"]).text();
+    let names = |find: &str| {
+        let told = next_with(&mut events_with(admin, find), r#""held":1001"#);
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        let locks = told["locks"].as_array().unwrap().iter();
+        let names = locks.map(|lock| lock["name"].as_str().unwrap().to_owned());
+        (told["found"].as_u64().unwrap(), names.collect::<Vec<_>>())
+    };
+    assert_eq!(names("job:777"), (1, vec!["job:777".to_owned()]));
+    let (found, first) = names("job:77");
+    assert_eq!(
+        (found, first.len()),
+        (11, 11),
+        "job:77 and job:770 to job:779"
+    );
+    assert!(
+        first.iter().all(|name| name.contains("job:77")),
+        "{first:?}"
+    );
+    let (found, first) = names("job");
+    assert_eq!((found, first.len()), (1_000, 20), "no more than are shown");
+    for find in ["orders", "s%20%ff%2642", "%FF&other=job"] {
+        assert_eq!(
+            names(find),
+            (1, vec!["orders \\xff&42".to_owned()]),
+            "{find}"
+        );
+    }
+    assert_eq!(names("order%2A").0, 0, "the text, and no pattern");
+    assert_eq!(names("").0, 1_001);
+}
+
+#[test]
+fn a_text_that_is_too_long_is_refused() {
+    let _machine = Machine::shared();
+    let gate = gate(&[], &[]);
+    let status = |bytes: usize| {
+        let find = "%61".repeat(bytes);
+        let mut http = Http::connect(gate.admin_address());
+        http.send(&EVENTS.replace("/events", &format!("/events?find={find}")));
+        http.head().status
+    };
+    assert_eq!(status(TEXT_BYTES), 200);
+    assert_eq!(status(TEXT_BYTES + 1), 414);
 }
 
 #[test]
