@@ -1,10 +1,11 @@
 //! The lease that this instance granted, and the chain of handovers that it belongs to.
 
 use super::event::{
-    Attempt, ConnectionId, Dead, DeadToken, Deadline, EndReason, GrantKind, RequestId, Settings,
-    Time, Token, UserId, WriteBack,
+    Attempt, ConnectionId, Dead, DeadToken, EndReason, GrantKind, RequestId, Settings, Time, Token,
+    UserId, WriteBack,
 };
 use super::fault::{Fault, planted};
+use super::store_request::Deadline;
 
 /// The grid of renewals, in milliseconds. The renewals of many locks travel together at its multiples, but too few at
 /// once to delay other requests. For a short lease the grid is a fraction of the lease.

@@ -3,6 +3,7 @@
 //! it.
 //!
 //! - [`event`]: every event ([`Event`]) and every action ([`Action`]); both enums are closed.
+//! - [`store_request`]: every request to the store ([`StoreRequest`]), and its replies.
 //! - [`queue`]: [`Queue`], one lock: its waiters, its presumed holder, and the store request in flight.
 //! - [`wait_queue`]: the waiters, in order.
 //! - [`lease`]: the lease that this instance granted.
@@ -14,7 +15,9 @@ pub mod event;
 pub mod fault;
 pub mod lease;
 pub mod queue;
+pub mod store_request;
 pub mod wait_queue;
 
 pub use event::*;
 pub use queue::{BELIEF_MS, LAST_LOOK_PART, Queue, Snapshot};
+pub use store_request::*;

@@ -35,9 +35,10 @@ use bytes::Bytes;
 
 use super::{
     backoff::Backoff,
-    event::{Action, Dead, Event, LinkId, Reply, RequestId, Settings, Time, Token, UserId},
+    event::{Action, Dead, Event, Reply, RequestId, Settings, Time, Token, UserId},
     fault::{Fault, planted},
     lease::{HandoverStreak, Lease},
+    store_request::LinkId,
     wait_queue::{Keep, WaitQueue, Waiter},
 };
 

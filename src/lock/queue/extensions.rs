@@ -2,8 +2,9 @@
 
 use super::{Context, InFlight, Queue};
 use crate::lock::{
-    event::{Deadline, Outcome, Refusal, Reply, StoreRequest},
+    event::{Refusal, Reply},
     fault::{Fault, planted},
+    store_request::{Deadline, Outcome, StoreRequest},
 };
 
 impl Queue {

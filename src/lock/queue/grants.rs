@@ -2,11 +2,10 @@
 
 use super::{Context, InFlight, Queue, Waiter};
 use crate::lock::{
-    event::{
-        Deadline, EndReason, Fence, GrantKind, LockMetric, Outcome, Refusal, Reply, StoreRequest,
-    },
+    event::{EndReason, GrantKind, LockMetric, Refusal, Reply},
     fault::{Fault, planted},
     lease::Lease,
+    store_request::{Deadline, Fence, Outcome, StoreRequest},
 };
 
 /// The number of rivals at one lock that an operator should know of.

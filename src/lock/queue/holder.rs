@@ -2,8 +2,9 @@
 
 use super::{Context, Dirty, InFlight, Queue};
 use crate::lock::{
-    event::{LinkId, LockMetric, Outcome, Time, Token, UserId},
+    event::{LockMetric, Time, Token, UserId},
     fault::{Fault, planted},
+    store_request::{LinkId, Outcome},
 };
 
 /// The inverse of the largest difference in pace between the clocks of the store and of this instance.

@@ -5,11 +5,9 @@ use bytes::Bytes;
 
 use super::{Context, PendingOp, Queue, recovery::LOOKED_AT_MS};
 use crate::lock::{
-    event::{
-        Deadline, Fence, LinkId, Mark, Reply, RequestId, StoreRequest, StoreRequestId, Time, Token,
-        UserId,
-    },
+    event::{Reply, RequestId, Time, Token, UserId},
     fault::{Fault, planted},
+    store_request::{Deadline, Fence, LinkId, Mark, StoreRequest, StoreRequestId},
     wait_queue::{Waiter, WaiterId},
 };
 

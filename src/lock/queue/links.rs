@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use super::{Context, InFlight, NOT_NOW_PAUSE_MS, PendingOp, Queue};
 use crate::lock::{
-    event::{Refusal, Reply, StoreRequest, Time, UserId},
+    event::{Refusal, Reply, Time, UserId},
     fault::{Fault, planted},
+    store_request::StoreRequest,
 };
 
 /// The users without a connection to the store, and when to send a request for each all the same. The store reports a

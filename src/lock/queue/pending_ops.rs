@@ -20,12 +20,10 @@ use bytes::Bytes;
 
 use super::{CachedHolder, Context, InFlight, Queue};
 use crate::lock::{
-    event::{
-        Deadline, Outcome, Refusal, Reply, RequestId, Settings, StoreRequest, StoreRequestId, Time,
-        Token, UserId, Wait,
-    },
+    event::{Refusal, Reply, RequestId, Settings, Time, Token, UserId, Wait},
     fault::{Fault, planted},
     lease::Lease,
+    store_request::{Deadline, Outcome, StoreRequest, StoreRequestId},
 };
 
 /// An operation on a token that may hold the lock.

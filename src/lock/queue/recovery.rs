@@ -14,10 +14,11 @@
 
 use super::{Context, NOT_NOW_PAUSE_MS, Queue, Watch, renewal::expires_latest};
 use crate::lock::{
-    event::{Dead, DeadWatch, Outcome, StoreRequest, Time, Token, UserId},
+    event::{Dead, DeadWatch, Time, Token, UserId},
     fault::{Fault, planted},
     lease::Lease,
     queue::InFlight,
+    store_request::{Outcome, StoreRequest},
 };
 
 /// The most times that the pause before another write-back is doubled after the store refused one: up to 51 s.

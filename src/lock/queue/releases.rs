@@ -2,10 +2,9 @@
 
 use super::{Context, InFlight, Queue};
 use crate::lock::{
-    event::{
-        Action, Dead, DeadToken, EndReason, LockMetric, Outcome, Refusal, Reply, StoreRequest,
-    },
+    event::{Action, Dead, DeadToken, EndReason, LockMetric, Refusal, Reply},
     fault::{Fault, planted},
+    store_request::{Outcome, StoreRequest},
 };
 
 /// How long a token that was released here and granted elsewhere is remembered, in milliseconds.

@@ -7,11 +7,11 @@
 use super::{Context, InFlight, Queue};
 use crate::lock::{
     event::{
-        Action, ConnectionId, Deadline, EndReason, LockMetric, MARK_MS, Mark, Outcome, Refusal,
-        Reply, RequestId, StoreRequest, Time, Token, UserId,
+        Action, ConnectionId, EndReason, LockMetric, Refusal, Reply, RequestId, Time, Token, UserId,
     },
     fault::{Fault, planted},
     lease::{LATEST_RENEWAL, Lease, renewal},
+    store_request::{Deadline, MARK_MS, Mark, Outcome, StoreRequest},
 };
 
 impl Queue {

@@ -10,8 +10,9 @@ use bytes::Bytes;
 
 use super::{Context, Queue};
 use crate::lock::{
-    event::{LinkId, Refusal, Reply, StoreRequest, Time, UserId, Wait},
+    event::{Refusal, Reply, Time, UserId, Wait},
     fault::{Fault, planted},
+    store_request::{LinkId, StoreRequest},
 };
 
 /// How recent a reply of the store must be for `TRYLOCK` of the same user to get nil at once on a held lock, in

@@ -4,8 +4,9 @@ use bytes::Bytes;
 
 use super::{Context, InFlight, Queue, pending_ops::News};
 use crate::lock::{
-    event::{Dead, LinkId, LockMetric, Outcome, StoreReply, StoreRequest},
+    event::{Dead, LockMetric},
     fault::{Fault, planted},
+    store_request::{LinkId, Outcome, StoreReply, StoreRequest},
 };
 
 /// The error for a store reply that does not fit the request.

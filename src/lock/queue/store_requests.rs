@@ -2,12 +2,10 @@
 
 use super::{Context, InFlight, PendingOp, Queue};
 use crate::lock::{
-    event::{
-        Action, Deadline, Fence, Mark, Reply, RequestId, Settings, StoreRequest, StoreRequestId,
-        Time, Token, UserId,
-    },
+    event::{Action, Reply, RequestId, Settings, Time, Token, UserId},
     fault::{Fault, planted},
     lease::{Lease, is_wanted_back},
+    store_request::{Deadline, Fence, Mark, StoreRequest, StoreRequestId},
     wait_queue::{Waiter, WaiterId},
 };
 
