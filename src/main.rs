@@ -55,6 +55,13 @@ fn main() -> ExitCode {
             Exit::Done
         }
         Some(Command::Health(flags)) => health::run(flags, std::env::vars_os()),
+        Some(Command::Man { directory }) => match arguments::write_manual(&directory) {
+            Ok(()) => Exit::Done,
+            Err(error) => {
+                eprintln!("lockgate: {}: {error}", directory.display());
+                Exit::Failed
+            }
+        },
         Some(Command::Demo(arguments)) => {
             Log::start("error", LogFormat::Auto);
             demo::run(arguments)

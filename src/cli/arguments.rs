@@ -1,6 +1,9 @@
 //! The command line. Without a subcommand the program serves.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -50,6 +53,13 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Write lockgate's manual pages into a directory
+    ///
+    /// For example: lockgate man /usr/local/share/man/man1
+    Man {
+        /// The directory, which has to exist
+        directory: PathBuf,
+    },
 }
 
 /// Prints this shell's completion script.
@@ -58,4 +68,12 @@ pub(crate) fn print_completions(shell: Shell) {
     clap_complete::generate(shell, &mut Arguments::command(), "lockgate", &mut script);
     // A reader such as `head` may close the pipe early.
     let _ = io::stdout().write_all(&script);
+}
+
+/// Writes the manual pages of lockgate and its subcommands into a directory.
+///
+/// # Errors
+/// The directory cannot be written to.
+pub(crate) fn write_manual(directory: &Path) -> io::Result<()> {
+    clap_mangen::generate_to(Arguments::command(), directory)
 }

@@ -1,4 +1,4 @@
-//! `--version`, and what shells complete.
+//! `--version`, what shells complete, and the manual pages.
 
 use std::process::Command;
 
@@ -60,4 +60,38 @@ fn shells_complete_flags_and_subcommands() {
     assert_eq!(ended.code, Some(2));
     let mixed = run_to_its_end(&["--listen", "127.0.0.1:0", "completions", "bash"], &[]);
     assert_eq!(mixed.code, Some(2), "{}", mixed.stderr);
+}
+
+/// `tests/release/run` lets `man` show the pages.
+#[test]
+fn the_manual_has_a_page_for_the_program_and_each_subcommand() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let ended = run_to_its_end(&["man", path], &[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let page = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+    let main = page("lockgate.1");
+    for words in [
+        "LOCKGATE_LOCK_LEASE",
+        "check\\-config",
+        "Exit codes",
+        "lockgate\\-demo(1)",
+    ] {
+        assert!(main.contains(words), "{words}: {main}");
+    }
+    for name in [
+        "lockgate-demo.1",
+        "lockgate-completions.1",
+        "lockgate-man.1",
+    ] {
+        assert!(page(name).contains(".SH SYNOPSIS"), "{name}");
+    }
+
+    let nowhere = run_to_its_end(&["man", "/nonexistent"], &[]);
+    assert_eq!(nowhere.code, Some(1));
+    assert!(
+        nowhere.stderr.contains("/nonexistent"),
+        "{}",
+        nowhere.stderr
+    );
 }
