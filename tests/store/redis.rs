@@ -14,10 +14,13 @@ use lockgate::{
     transport::endpoint::{Endpoint, Place},
 };
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
+use tempfile::TempDir;
 
 pub(crate) struct Server {
     port: u16,
     child: Child,
+    /// Its own, since a test has it save its data. Removed after the process has ended.
+    _directory: TempDir,
 }
 
 impl Server {
@@ -38,6 +41,7 @@ impl Server {
     }
 
     fn try_start(port: u16, arguments: &[&str]) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
         let mut child = Command::new("redis-server")
             .args([
                 "--port",
@@ -49,7 +53,8 @@ impl Server {
                 "--appendonly",
                 "no",
             ])
-            .args(["--daemonize", "no", "--loglevel", "notice", "--dir", "/tmp"])
+            .args(["--daemonize", "no", "--loglevel", "notice", "--dir"])
+            .arg(directory.path())
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -66,7 +71,11 @@ impl Server {
         }
         // Or it would block once the pipe is full.
         std::thread::spawn(move || log.for_each(drop));
-        Some(Self { port, child })
+        Some(Self {
+            port,
+            child,
+            _directory: directory,
+        })
     }
 
     pub(crate) fn port(&self) -> u16 {
