@@ -22,6 +22,7 @@ mod basics;
 mod catalog;
 mod crowd;
 mod demo;
+mod documents;
 mod embedded;
 mod faults;
 mod headline;
