@@ -384,8 +384,6 @@ fn named_in(expression: &str) -> (Vec<&str>, Vec<&str>) {
 /// The alerts refer only to metrics and reasons of refusals that exist.
 #[tokio::test]
 async fn alerts_watch_what_is_measured() {
-    // The readiness of Redis has its metric elsewhere.
-    const CAN_LOCK: &str = "lockgate_upstream_can_lock";
     let families = families_before_redis();
     let alerts = include_str!("../../../config/alerts.yaml");
     let is_expression = |line: &&str| line.contains("lockgate_") || line.contains("=~");
@@ -393,7 +391,7 @@ async fn alerts_watch_what_is_measured() {
     for line in alerts.lines().filter(is_expression) {
         for metric in named_in(line).0 {
             let is_there = families.iter().any(|family| family.name == metric);
-            assert!(is_there || metric == CAN_LOCK, "{metric}");
+            assert!(is_there, "{metric}");
             watched.insert(metric);
         }
         let values = line.split('"').skip(1).step_by(2);
