@@ -14,8 +14,8 @@
 //!   one. A user that may not run it loses this guarantee and nothing else.
 //! - **Every new connection reads the server's identity** by `INFO` if write-back is on, since Redis may have
 //!   lost data.
-//! - **Redis pushes changes** after `CLIENT TRACKING ON NOLOOP`, which needs RESP3. If Redis refuses either,
-//!   the connection works without.
+//! - **Redis pushes changes** after `CLIENT TRACKING ON NOLOOP`, which needs RESP3. If Redis refuses either, or pushes a
+//!   connection's own changes back to it, the connection works without.
 
 use std::sync::Arc;
 
@@ -267,18 +267,18 @@ impl Handshake<'_> {
             entry(&mut connection, select.arg(self.subject.database)).await?;
         }
         self.raise_fence(&mut connection).await?;
-        let mute = if self.protocol.supports_resp3() {
-            start_tracking(&mut connection).await?
-        } else {
-            None
+        let mute = match setup.server.echoes {
+            Some(reason) => Some(reason),
+            None if self.protocol.supports_resp3() => start_tracking(&mut connection).await?,
+            None => None,
         };
         Ok(Opened {
             connection: connection.connection,
             driver,
             mute,
             peer: setup.peer,
-            identity: setup.identity,
-            evicts: setup.evicts,
+            identity: setup.server.identity,
+            evicts: setup.server.evicts,
             no_account: None,
         })
     }
@@ -358,8 +358,25 @@ impl Handshake<'_> {
 /// The results of the set-up commands that run with lockgate's own account, or as the user without one.
 struct SetupReplies {
     peer: Option<Peer>,
+    server: ServerInfo,
+}
+
+/// The facts that `INFO` reports.
+struct ServerInfo {
     identity: Result<Identity, String>,
     evicts: Option<String>,
+    /// Why pushes of this server are of no use.
+    echoes: Option<String>,
+}
+
+impl ServerInfo {
+    fn unknown(reason: String) -> Self {
+        Self {
+            identity: Err(reason),
+            evicts: None,
+            echoes: None,
+        }
+    }
 }
 
 impl SetupReplies {
@@ -368,24 +385,20 @@ impl SetupReplies {
             peer.end(connection).await?;
         }
         let peer = Peer::of(connection).await?;
-        let (identity, evicts) = if words.subject.data_loss.matters() {
+        let server = if words.subject.data_loss.matters() {
             identify(connection, &words.subject.data_loss).await?
         } else {
-            (Err("it was not asked".to_owned()), None)
+            ServerInfo::unknown("it was not asked".to_owned())
         };
-        Ok(Self {
-            peer,
-            identity,
-            evicts,
-        })
+        Ok(Self { peer, server })
     }
 }
 
-/// Reads the server's identity, and the policy by which it evicts keys when memory is short.
+/// Reads the server's identity, its version, and the policy by which it evicts keys when memory is short.
 async fn identify(
     connection: &mut Talk,
     data_loss: &DataLossDetector,
-) -> Result<(Result<Identity, String>, Option<String>), NoLink> {
+) -> Result<ServerInfo, NoLink> {
     let mut info = String::new();
     for section in ["server", "replication", "persistence", "memory"] {
         let mut command = redis::cmd("INFO");
@@ -393,8 +406,7 @@ async fn identify(
             Ok(Value::BulkString(text)) => info.push_str(&String::from_utf8_lossy(&text)),
             Ok(Value::VerbatimString { text, .. }) => info.push_str(&text),
             Ok(Value::ServerError(error)) => {
-                let text = lossy(&error_text(&error));
-                return Ok((Err(text), None));
+                return Ok(ServerInfo::unknown(lossy(&error_text(&error))));
             }
             Ok(_) => {}
             Err(error) => return Err(NoLink::Failed(error.to_string())),
@@ -424,7 +436,25 @@ async fn identify(
     let evicts = field("maxmemory_policy:")
         .filter(|policy| *policy != "noeviction")
         .filter(|_| field("maxmemory:").is_some_and(|bytes| bytes != "0"));
-    Ok((identity, evicts.map(str::to_owned)))
+    Ok(ServerInfo {
+        identity,
+        evicts: evicts.map(str::to_owned),
+        echoes: field("redis_version:").and_then(echoes),
+    })
+}
+
+/// Returns why pushes of this version of Redis are of no use, if they are: it pushes the changes of a connection's own
+/// scripts back to the connection, in spite of `NOLOOP`, so lockgate would take them for changes by others. Redis mended
+/// that in 7.0.5 (redis/redis#11052) and in 6.2: 6.2.7 does it, 6.2.9 does not.
+fn echoes(version: &str) -> Option<String> {
+    let mut numbers = version.trim().split('.').map(|number| number.parse().ok());
+    let mut next = || numbers.next().flatten();
+    let read: (u32, u32, u32) = (next()?, next()?, next()?);
+    let is_mended = read >= (7, 0, 5) || ((6, 2, 9)..(7, 0, 0)).contains(&read);
+    (!is_mended).then(|| {
+        let version = version.trim();
+        format!("Redis {version} pushes a connection's own changes by scripts, too (mended in 6.2.9 and 7.0.5)")
+    })
 }
 
 impl Peer {
@@ -579,5 +609,32 @@ fn told(subject: &Subject, id: LinkId, key: Value) {
                 key,
             },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_push_own_changes_are_known() {
+        for version in ["5.0.14", "6.0.16", "6.2.7", "6.2.8", "7.0.0", "7.0.4\r"] {
+            assert!(echoes(version).is_some(), "{version}");
+        }
+        for version in [
+            "6.2.9",
+            "6.2.14",
+            "6.3.4",
+            "7.0.5",
+            "7.0.15",
+            "7.2.4",
+            "8.2.3",
+            "255.255.255",
+            "",
+            "7",
+            "x.y.z",
+        ] {
+            assert!(echoes(version).is_none(), "{version}");
+        }
     }
 }
