@@ -60,8 +60,8 @@ pub const SECRET_FILE_BYTES: u64 = 64 * 1024;
 /// more than Redis sends.
 pub const AMENDED_ENTRIES: usize = 64;
 
-/// How often an attempt is parked on the only connection of an address that holds a lock, in milliseconds: the holder may
-/// need that connection for its release.
+/// How long no attempt is parked on the only connection of an address that holds a lock after one that was parked in
+/// vain, in milliseconds: the holder may need that connection for its release.
 pub const PROBE_MS: u64 = 1_000;
 
 /// How long the absorbed commands of a user pass to Redis after it refused that user lockgate's own, in milliseconds.

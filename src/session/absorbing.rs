@@ -66,6 +66,8 @@ struct Parking {
     place: Place,
     #[expect(dead_code, reason = "it is held, not used")]
     parked: Parked,
+    /// It may have kept the holder from its release.
+    may_block_holder: bool,
 }
 
 impl Absorbed {
@@ -367,11 +369,11 @@ impl Session {
             metrics.ended_early(EarlyEnd::Share);
             return None;
         };
-        if may_block_holder {
-            self.probe_at = now.plus_millis(PROBE_MS);
-        }
-        let parked = metrics.parked();
-        Some(Parking { place, parked })
+        Some(Parking {
+            place,
+            parked: metrics.parked(),
+            may_block_holder,
+        })
     }
 
     /// Starts a release or an extension. `None`: the gate has nothing to do with it.
@@ -419,8 +421,14 @@ impl Session {
             Answer::Granted(_)
             | Answer::Nil
             | Answer::Refused(Refusal::Expired | Refusal::Deadlock) => {
-                metrics.attempt(match absorbed.parking {
-                    Some(_) => AttemptAnswer::RefusedParked,
+                metrics.attempt(match &absorbed.parking {
+                    Some(parking) => {
+                        // A grant would have blocked nobody.
+                        if parking.may_block_holder {
+                            self.probe_at = self.asked_at().plus_millis(PROBE_MS);
+                        }
+                        AttemptAnswer::RefusedParked
+                    }
                     None => AttemptAnswer::RefusedAtOnce,
                 });
                 replies.refused

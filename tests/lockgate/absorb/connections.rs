@@ -150,6 +150,19 @@ fn the_only_connection_of_the_holder_is_parked_once_a_second() {
 }
 
 #[test]
+fn a_parked_attempt_that_is_granted_keeps_the_next_one_from_nothing() {
+    let place = place("300ms");
+    let mut direct = place.redis().client();
+    let mut only = place.client();
+    assert_eq!(only.say("SET lock:a t1 NX PX 400000"), "OK");
+    only.write_raw(&attempt("t2"));
+    assert_eq!(direct.say("DEL lock:a"), 1);
+    assert_eq!(only.read_reply(), "OK");
+    assert_eq!(only.say("SET lock:a t3 NX PX 400000"), Value::Nil);
+    assert_eq!(counted(&mut only, "absorb_ended_early_share"), 0);
+}
+
+#[test]
 fn the_place_of_a_client_that_closes_while_it_is_parked_is_kept_for_its_token() {
     let place = place(LONG);
     let (mut holder, mut second) = (place.client(), place.client());

@@ -3,7 +3,11 @@
 # See ../run for the arguments and the output. Each client has a connection of its own. Its socket timeout is the
 # library's own, 100 ms.
 
+require "digest/sha1"
 require "redlock"
+
+# Ruby loads it on its first use, and threads that use it first at the same time fail.
+Digest::SHA1
 
 HOLD = 0.010
 # An acquisition that takes longer never comes.
