@@ -58,6 +58,7 @@
 // - `gate`: the driver: a map from lock name to queue; executes the queues' actions, keeps their timers.
 // - `lock`, THE CORE, pure: the queue of one lock; events in (with the time), actions out.
 // - `store`: where locks live: Redis, or the memory of this process.
+// - `sentinel`: where Redis's master is, where sentinels say so.
 //
 // Every other command goes from the session to the relay. The rest serves all of them:
 //
@@ -102,6 +103,8 @@ pub mod relay;
 #[doc(hidden)]
 pub mod resp;
 mod run;
+#[doc(hidden)]
+pub mod sentinel;
 #[doc(hidden)]
 pub mod server;
 #[doc(hidden)]

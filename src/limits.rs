@@ -46,6 +46,12 @@ pub const CONNECTING: usize = 64;
 /// instance's own connections have as many again, so that clients cannot keep it from its locks.
 pub const LOOKUPS: usize = CONNECTING;
 
+/// Most sentinels of a service that are watched; the configuration may name as many.
+pub const SENTINELS: usize = 16;
+
+/// Messages of one sentinel that are kept; later ones are left out, and the next question finds out.
+pub const SENTINEL_MESSAGES: usize = 64;
+
 /// Longest host name, in bytes, as in DNS.
 pub const HOST_NAME_BYTES: usize = 253;
 

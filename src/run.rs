@@ -18,6 +18,7 @@ use crate::{
     gate::Gate,
     lock::WriteBack,
     relay::connector::Connector,
+    sentinel::{SentinelSettings, Sentinels},
     server::{
         Ended,
         embedder::{Embedder, Listening, Sockets},
@@ -194,7 +195,8 @@ pub fn tls_to_redis(config: &Config) -> Result<Option<Arc<TlsClient>>, Error> {
     let name = match (&tls.server_name, place) {
         (Some(name), _) => name,
         (None, Place::Tcp { host, .. }) => host,
-        (None, Place::Unix(_)) => "",
+        // The configuration demands a name where sentinels tell the address.
+        (None, Place::Unix(_) | Place::Master { .. }) => "",
     };
     let client = TlsClient::new(&tls.files, name);
     let wrong = |source| Error::Tls {
@@ -258,13 +260,22 @@ pub(crate) fn shared(
     port: u16,
 ) -> Shared {
     let users = Arc::new(Users::default());
+    let mut sentinels = None;
     let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream.url {
         Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
         Upstream::Redis(redis) => {
             // One endpoint for locks and one for clients: neither can use up the other's lookups.
-            let endpoint = || Arc::new(Endpoint::new(redis.place.clone(), tls.clone()));
+            let endpoint = || Endpoint::new(redis.place.clone(), tls.clone());
+            sentinels = watch_sentinels(config, &redis.place, tls.as_ref());
+            let (for_locks, for_clients) = match &sentinels {
+                Some(sentinels) => (
+                    endpoint().of(sentinels.master_for_locks()),
+                    endpoint().of(sentinels.master()),
+                ),
+                None => (endpoint(), endpoint()),
+            };
             let settings = RedisSettings {
-                endpoint: endpoint(),
+                endpoint: Arc::new(for_locks),
                 own: redis.own(),
                 connect_timeout: config.upstream.connect_timeout,
                 timeout: config.upstream.timeout,
@@ -276,7 +287,10 @@ pub(crate) fn shared(
                 idle: config.upstream.idle_timeout,
             };
             let store = RedisStore::new(settings, Arc::clone(&users));
-            let address = Connector::new(endpoint(), config.upstream.connect_timeout);
+            if let (Some(sentinels), Some(metrics)) = (&sentinels, store.metrics()) {
+                metrics.with_sentinels(sentinels.metrics());
+            }
+            let address = Connector::new(Arc::new(for_clients), config.upstream.connect_timeout);
             (Arc::new(store), Some(Arc::new(address)))
         }
     };
@@ -290,6 +304,7 @@ pub(crate) fn shared(
         ),
         users,
         upstream,
+        sentinels,
         timeout: config.upstream.timeout,
         guard: guard(config, &live),
         live,
@@ -318,6 +333,30 @@ pub(crate) fn shared(
         unauthorized: crate::session::unauthorized::Unauthorized::default(),
         warnings: crate::session::Warnings::default(),
     }
+}
+
+/// Begins to ask the sentinels of the upstream, where it has some.
+fn watch_sentinels(
+    config: &Config,
+    place: &Place,
+    tls: Option<&Arc<TlsClient>>,
+) -> Option<Arc<Sentinels>> {
+    let (Some(section), Place::Master { service, sentinels }) = (&config.upstream.sentinel, place)
+    else {
+        return None;
+    };
+    let sentinels = Arc::new(Sentinels::new(SentinelSettings {
+        service: service.clone(),
+        sentinels: sentinels.clone(),
+        own: section.own.clone(),
+        tls: tls.filter(|_| section.tls).cloned(),
+        poll: section.poll,
+        stops_isolated: section.stops_isolated,
+        pauses: section.pauses,
+        timeout: config.upstream.connect_timeout,
+    }));
+    sentinels.begin();
+    Some(sentinels)
 }
 
 /// Returns the guard that asks clients for this instance's password, where it has one.

@@ -29,12 +29,14 @@ mod builder;
 mod findings;
 pub mod live;
 mod secret;
+mod sentinel;
 mod tls;
 mod typed;
 mod upstream;
 
 pub use admin::Admin;
 pub use builder::ConfigBuilder;
+pub use sentinel::Sentinel;
 pub use tls::{Tls, UpstreamTls};
 pub use typed::{Error, Flags, StatedSettings};
 use typed::{Typed, shown};
@@ -137,6 +139,8 @@ pub struct UpstreamSettings {
     pub url: Upstream,
     /// TLS towards Redis, where the upstream is a Redis with TLS.
     pub tls: Option<UpstreamTls>,
+    /// The section `[sentinel]`, where sentinels tell the address of the Redis.
+    pub sentinel: Option<Sentinel>,
     /// Bound on connecting to Redis.
     pub connect_timeout: Duration,
     /// How long a reply of Redis may take before its connection counts as broken.
@@ -340,13 +344,15 @@ impl UpstreamSettings {
     fn check(typed: &mut Typed) -> Result<Self, Error> {
         let url = Upstream::check(typed)?;
         let speaks_tls = matches!(&url, Upstream::Redis(redis) if redis.tls);
+        let sentinel = Sentinel::check(typed, &url)?;
         let mut time = |key, default, most| duration(typed, key, default, MILLISECOND..=most);
         Ok(Self {
             connect_timeout: time("upstream.connect_timeout", "1s", HOUR)?,
             timeout: time("upstream.timeout", "2s", HOUR)?,
             ping: time("upstream.ping", "5s", HOUR)?,
             idle_timeout: time("upstream.idle_timeout", "1m", DAY)?,
-            tls: UpstreamTls::check(typed, speaks_tls)?,
+            tls: UpstreamTls::check(typed, speaks_tls, sentinel.is_some())?,
+            sentinel,
             url,
         })
     }

@@ -69,12 +69,24 @@ impl Tls {
 }
 
 impl UpstreamTls {
-    /// Reads the section. `wanted`: the URL asks for TLS.
-    pub(super) fn check(typed: &mut Typed, wanted: bool) -> Result<Option<Self>, Error> {
+    /// Reads the section. `wanted`: the URL asks for TLS; `of_sentinels`: it does not name the Redis itself.
+    pub(super) fn check(
+        typed: &mut Typed,
+        wanted: bool,
+        of_sentinels: bool,
+    ) -> Result<Option<Self>, Error> {
         let mut optional = |key| typed.parse(key, "", |text| only_if(text, wanted));
         let authorities = optional("upstream.ca")?;
         let certificate = optional("upstream.certificate")?;
-        let server_name = optional("upstream.server_name")?;
+        let server_name = typed.parse("upstream.server_name", "", |text| {
+            match wanted && of_sentinels && text.is_empty() {
+                true => Err(
+                    "the name in Redis's certificate, since sentinels tell an address only"
+                        .to_owned(),
+                ),
+                false => only_if(text, wanted),
+            }
+        })?;
         let (here, why) = (certificate.is_some(), "upstream.certificate is given");
         let key = typed.parse("upstream.key", "", |text| needed(text, here, why))?;
         let files = ClientFiles {
@@ -105,7 +117,7 @@ fn only_if(text: &str, allowed: bool) -> Result<Option<String>, String> {
     if allowed || text.is_empty() {
         return Ok((!text.is_empty()).then(|| text.to_owned()));
     }
-    Err("nothing, unless upstream.url is rediss://".to_owned())
+    Err("nothing, unless upstream.url is rediss:// or rediss+sentinel://".to_owned())
 }
 
 fn asked(text: &str, listens: bool) -> Result<Asked, String> {

@@ -10,11 +10,19 @@ use super::{
 };
 use crate::{
     auth::identity::{CREDENTIAL_BYTES, Credentials, DEFAULT},
+    limits::SENTINELS,
     transport::{address::Address, endpoint::Place},
 };
 
-const ALLOWED: &str = "\"embedded\", host:port, redis://[user[:password]@]host[:port], rediss:// the same with TLS, or \
-                       unix:///path[?user=user&pass=password]";
+const ALLOWED: &str = "\"embedded\", host:port, redis://[user[:password]@]host[:port], rediss:// the same with TLS, \
+                       redis+sentinel://[user[:password]@]host[:port][,host[:port]…]/service, rediss+sentinel:// the \
+                       same with TLS, or unix:///path[?user=user&pass=password]";
+
+/// The port of sentinels.
+const SENTINEL_PORT: u16 = 26_379;
+
+/// Longest name of a service, in bytes.
+const SERVICE_BYTES: usize = 256;
 
 const ONE_DATABASE: &str = "no database other than 0, redis://host[:port]/0, since a lock lives in the database that its \
                             client selects: name the database in the clients' URLs, or let them SELECT it";
@@ -96,6 +104,9 @@ impl RedisAddress {
 
     fn parse_url(url: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = url.split_once("://").ok_or(ALLOWED)?;
+        if let Some(scheme) = SENTINEL_SCHEMES.iter().find(|it| it.name == scheme) {
+            return Self::parse_sentinels(scheme, rest);
+        }
         let place_allowed = match scheme {
             "redis" | "rediss" => !rest.contains(['?', '#']),
             "unix" => rest.starts_with('/') && has_only_login(rest),
@@ -131,6 +142,36 @@ impl RedisAddress {
         })
     }
 
+    /// Reads `[user[:password]@]host[:port][,host[:port]…]/service`, or as Lettuce writes the service: behind a `#`, or as
+    /// `?sentinelMasterId=service`.
+    fn parse_sentinels(scheme: &SentinelScheme, rest: &str) -> Result<Self, &'static str> {
+        let ends: &[&str] = match scheme.is_of_lettuce {
+            false => &["/"],
+            true => &["/?sentinelMasterId=", "?sentinelMasterId=", "/#", "#"],
+        };
+        let split = ends.iter().find_map(|end| rest.rsplit_once(end));
+        let (authority, service) = split.filter(|(_, it)| is_service(it)).ok_or(ALLOWED)?;
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (format!("{login}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let sentinels: Option<Vec<_>> = hosts.split(',').map(sentinel).collect();
+        let sentinels = sentinels.ok_or(ALLOWED)?;
+        if sentinels.len() > SENTINELS {
+            return Err(ALLOWED);
+        }
+        // The account is written as in other URLs.
+        let account = Self::parse_url(&format!("redis://{login}localhost"))?;
+        Ok(Self {
+            place: Place::Master {
+                service: service.to_owned(),
+                sentinels,
+            },
+            tls: scheme.tls,
+            ..account
+        })
+    }
+
     /// Returns lockgate's own account, if any. Without a name it is Redis's `default` user; a user may need no
     /// password.
     pub fn own(&self) -> Option<Credentials> {
@@ -139,6 +180,41 @@ impl RedisAddress {
         user.or(password)?;
         Credentials::new(name, password.unwrap_or_default().as_bytes())
     }
+}
+
+/// A scheme of URLs that name sentinels.
+struct SentinelScheme {
+    name: &'static str,
+    tls: bool,
+    is_of_lettuce: bool,
+}
+
+const SENTINEL_SCHEMES: [SentinelScheme; 4] = {
+    const fn scheme(name: &'static str, tls: bool, is_of_lettuce: bool) -> SentinelScheme {
+        SentinelScheme {
+            name,
+            tls,
+            is_of_lettuce,
+        }
+    }
+    [
+        scheme("redis+sentinel", false, false),
+        scheme("rediss+sentinel", true, false),
+        scheme("redis-sentinel", false, true),
+        scheme("rediss-sentinel", true, true),
+    ]
+};
+
+/// Returns whether a service may have this name: as `sentinel.c` allows.
+fn is_service(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=SERVICE_BYTES).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// Reads the address of a sentinel, with its port or without.
+fn sentinel(text: &str) -> Option<(String, u16)> {
+    let with_port = || Address::parse(&format!("{text}:{SENTINEL_PORT}"));
+    Address::parse(text).or_else(with_port)?.destination()
 }
 
 /// Returns whether the options behind a socket's path are user, password and database only, each at most once.
@@ -180,6 +256,8 @@ impl fmt::Display for Upstream {
                 Place::Tcp { .. } if *tls => write!(f, "rediss://{place}"),
                 Place::Tcp { .. } => write!(f, "redis://{place}"),
                 Place::Unix(_) => write!(f, "unix://{place}"),
+                Place::Master { .. } if *tls => write!(f, "rediss+sentinel://{place}"),
+                Place::Master { .. } => write!(f, "redis+sentinel://{place}"),
             },
         }
     }

@@ -29,6 +29,7 @@ use crate::{
     limits::Limits,
     lock::{Time, Token},
     relay::{Instance, connector::Connector, local::information::Facts},
+    sentinel::Sentinels,
     store::LockName,
     telemetry::{
         counters::Counters,
@@ -49,6 +50,8 @@ pub struct Shared {
     pub users: Arc<Users>,
     /// The upstream Redis. `None`: this process keeps the locks.
     pub upstream: Option<Arc<Connector>>,
+    /// Those that tell where the upstream is, where it is a service; they end with the instance.
+    pub sentinels: Option<Arc<Sentinels>>,
     /// Longest wait for a reply of Redis, where the command sets no wait of its own.
     pub timeout: Duration,
     /// The check of lockgate's own password, where it has one.

@@ -16,7 +16,7 @@ use crate::{
 
 pub mod embedded;
 pub mod redis;
-mod task;
+pub(crate) mod task;
 
 /// The name of a lock: its database, and its key there without the configured prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

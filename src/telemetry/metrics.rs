@@ -2,8 +2,8 @@
 //!
 //! - [`exposition`]: families of samples, and how they are written.
 //! - [`histogram`]: counts of durations.
-//! - [`locks`], [`absorb`], [`upstream`], [`relays`]: the metrics of locks, of absorbed commands, of lockgate's own
-//!   commands to Redis, and of relayed traffic.
+//! - [`locks`], [`absorb`], [`upstream`], [`sentinel`], [`relays`]: the metrics of locks, of absorbed commands, of
+//!   lockgate's own commands to Redis, of what sentinels say, and of relayed traffic.
 //! - [`process`]: the metrics of any process: time, memory, files.
 //!
 //! Each component counts its own work in atomic numbers; nothing is computed before a scrape. Names and units
@@ -16,10 +16,11 @@ pub mod histogram;
 pub mod locks;
 pub mod process;
 pub mod relays;
+pub mod sentinel;
 pub mod upstream;
 
 use absorb::AbsorbMetrics;
-use exposition::{Family, Value};
+use exposition::{Family, Kind, Value};
 use locks::LockMetrics;
 use relays::RelayMetrics;
 use upstream::UpstreamMetrics;
@@ -50,17 +51,28 @@ impl Measured<'_> {
         families
     }
 
-    /// Returns the families without histograms, as fields of `INFO`: `lockgate_grants_free` for
-    /// `lockgate_grants_total{how="free"}`.
+    /// Returns the families without histograms and times, as fields of `INFO`: `lockgate_grants_free` for
+    /// `lockgate_grants_total{how="free"}`. Of the times, those that are current values have milliseconds.
     pub fn fields(&self) -> Vec<(String, u64)> {
         let mut fields = Vec::new();
-        for Family { name, samples, .. } in self.families() {
+        for family in self.families() {
+            let Family {
+                name,
+                samples,
+                kind,
+                ..
+            } = family;
             let name = name.strip_suffix("_total").unwrap_or(name);
             for sample in samples {
-                if let Value::Whole(number) = sample.value {
-                    let values = sample.labels.iter();
-                    let values: String = values.map(|(_, value)| format!("_{value}")).collect();
-                    fields.push((format!("{name}{values}"), number));
+                let values = sample.labels.iter();
+                let values: String = values.map(|(_, value)| format!("_{value}")).collect();
+                match (sample.value, kind) {
+                    (Value::Whole(number), _) => fields.push((format!("{name}{values}"), number)),
+                    (Value::Micros(micros), Kind::Gauge) => {
+                        let name = name.strip_suffix("_seconds").unwrap_or(name);
+                        fields.push((format!("{name}{values}_ms"), micros / 1_000));
+                    }
+                    _ => {}
                 }
             }
         }

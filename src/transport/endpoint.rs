@@ -1,7 +1,12 @@
 //! The address of Redis, and how a connection to it is opened.
+//!
+//! The address may be that of a service whose master changes: then somebody else, who asks the sentinels, tells each
+//! endpoint where the master is ([`Whereabouts`]).
 
 use std::{
-    fmt, io,
+    fmt,
+    future::pending,
+    io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
@@ -10,7 +15,7 @@ use std::{
 
 use tokio::{
     net::{TcpStream, UnixStream, lookup_host},
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     time::{sleep, timeout},
 };
 
@@ -33,12 +38,37 @@ pub enum Place {
     },
     /// The path of a Unix socket.
     Unix(PathBuf),
+    /// The master of a service that sentinels watch.
+    Master {
+        /// The name of the service.
+        service: String,
+        /// The hosts and ports of some of its sentinels.
+        sentinels: Vec<(String, u16)>,
+    },
 }
+
+/// The host and the port of the master of a service, or why none may be used now.
+pub type Whereabouts = Result<(String, u16), String>;
+
+/// The address of a master, as it is known to an endpoint.
+#[derive(Debug, Clone)]
+pub struct Master {
+    /// The latest address.
+    pub at: watch::Receiver<Whereabouts>,
+    /// Told when the address may be out of date.
+    pub doubts: Arc<watch::Sender<()>>,
+}
+
+/// The address that an endpoint had at some time.
+#[derive(Debug)]
+pub struct Route(Option<watch::Receiver<Whereabouts>>);
 
 /// A server, and how it is reached.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     place: Place,
+    /// Where the place is a service.
+    master: Option<Master>,
     tls: Option<Arc<TlsClient>>,
     /// Permits for name lookups. Each lookup takes a thread that cannot be stopped: silent name servers keep it for
     /// ten seconds and more, even after its caller has gone.
@@ -50,9 +80,51 @@ impl Endpoint {
     pub fn new(place: Place, tls: Option<Arc<TlsClient>>) -> Self {
         Self {
             place,
+            master: None,
             tls,
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
         }
+    }
+
+    /// Returns the endpoint of a service whose master is named by others.
+    pub fn of(self, master: Master) -> Self {
+        Self {
+            master: Some(master),
+            ..self
+        }
+    }
+
+    /// Returns the present address. Connections that were opened before it is [left](Route::left) lead to an earlier one.
+    pub fn route(&self) -> Route {
+        Route(self.master.as_ref().map(|master| {
+            let mut at = master.at.clone();
+            at.mark_unchanged();
+            at
+        }))
+    }
+
+    /// Has the address checked: a connection failed, or the server is no master.
+    pub fn doubt(&self) {
+        if let Some(master) = &self.master {
+            master.doubts.send_replace(());
+        }
+    }
+
+    /// Returns where the master is, or waits until that is known, for half of `within`: the rest is for connecting.
+    async fn whereabouts(&self, within: Duration) -> io::Result<(String, u16)> {
+        let Some(master) = &self.master else {
+            return Err(io::Error::other("nobody names the master"));
+        };
+        let mut at = master.at.clone();
+        if let Ok(known) = timeout(within / 2, at.wait_for(Result::is_ok)).await {
+            // Its sender may be gone at the end of the process.
+            return known
+                .map_err(io::Error::other)?
+                .clone()
+                .map_err(io::Error::other);
+        }
+        let why = at.borrow().clone();
+        why.map_err(io::Error::other)
     }
 
     /// Connects to the first address of the host that accepts. A silent address gets no more than its share of
@@ -62,7 +134,8 @@ impl Endpoint {
     /// The system's error for the last address tried.
     pub async fn reach(&self, within: Duration) -> io::Result<Stream> {
         let (host, port) = match &self.place {
-            Place::Tcp { host, port } => (host.as_str(), *port),
+            Place::Tcp { host, port } => (host.clone(), *port),
+            Place::Master { .. } => self.whereabouts(within).await?,
             Place::Unix(path) => {
                 return loop {
                     match UnixStream::connect(path).await {
@@ -74,7 +147,7 @@ impl Endpoint {
                 };
             }
         };
-        let addresses = self.look_up(host, port).await?;
+        let addresses = self.look_up(&host, port).await?;
         let share = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let mut why = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
@@ -118,18 +191,53 @@ impl Endpoint {
     }
 }
 
+impl Route {
+    /// Returns when the address has changed, or may no longer be used.
+    pub async fn left(&mut self) {
+        if let Some(at) = &mut self.0
+            && at.changed().await.is_ok()
+        {
+            return;
+        }
+        pending().await
+    }
+
+    /// Returns whether the address has changed, or may no longer be used.
+    pub fn is_left(&self) -> bool {
+        let at = self.0.as_ref();
+        at.is_some_and(|at| at.has_changed().unwrap_or(false))
+    }
+}
+
+/// Writes a host and a port: an IPv6 address gets brackets.
+pub fn host_and_port((host, port): &(String, u16)) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Tcp { host, port } => f.write_str(&host_and_port(&(host.clone(), *port))),
             Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Master { service, sentinels } => {
+                let sentinels: Vec<_> = sentinels.iter().map(host_and_port).collect();
+                write!(f, "{}/{service}", sentinels.join(","))
+            }
         }
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.place.fmt(f)
+        match (&self.place, &self.master) {
+            (Place::Master { service, .. }, Some(master)) => match &*master.at.borrow() {
+                Ok(address) => write!(f, "{} ({service})", host_and_port(address)),
+                Err(_) => write!(f, "the master of {service}"),
+            },
+            _ => self.place.fmt(f),
+        }
     }
 }

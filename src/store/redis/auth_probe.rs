@@ -129,6 +129,7 @@ impl AuthProbe {
 impl Prober {
     async fn keep(self: Arc<Self>, mut askers: mpsc::Receiver<(Claim, Asker)>) {
         let mut stream = None;
+        let mut route = self.settings.endpoint.route();
         let mut waiting = Claims::default();
         loop {
             if waiting.count() == 0 {
@@ -150,6 +151,10 @@ impl Prober {
             let claims = self.of_one_round_trip(&mut waiting);
             if claims.is_empty() {
                 continue;
+            }
+            if route.is_left() {
+                stream = None;
+                route = self.settings.endpoint.route();
             }
             let was_open = stream.is_some();
             match self.status(&mut stream, &claims).await {

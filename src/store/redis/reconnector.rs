@@ -37,6 +37,7 @@ use crate::{
     error::NOAUTH,
     lock::{LinkId, Time, UserId},
     store::task::Task,
+    transport::endpoint::Route,
 };
 
 /// The first pause before connecting again; doubled with each attempt.
@@ -278,19 +279,21 @@ async fn keep(shared: Arc<Shared>) {
     let mut keeper = Keeper {
         health: Health::new(&subject.user, subject.database, subject.data_loss.matters()),
         shared,
-        subject,
+        subject: Arc::clone(&subject),
         previous: None,
         was_up: false,
         interrupted: false,
     };
     loop {
         let attempt = keeper.shared.attempts.fetch_add(1, Ordering::AcqRel) + 1;
-        match keeper.open().await {
-            Ok(met) if !keeper.shared.asked.load(Ordering::Acquire) => {
+        let mut route = subject.settings.endpoint.route();
+        match keeper.open(&mut route).await {
+            Ok(None) => continue,
+            Ok(Some(met)) if !keeper.shared.asked.load(Ordering::Acquire) => {
                 keeper.close_until_wanted(met).await;
                 continue;
             }
-            Ok(met) => keeper.serve(met).await,
+            Ok(Some(met)) => keeper.serve(met, &mut route).await,
             Err(NoLink::Failed(reason)) => keeper.failed(reason),
             Err(NoLink::Refused(text) | NoLink::WrongPassword(text)) => {
                 keeper.refused(attempt, text).await;
@@ -298,7 +301,12 @@ async fn keep(shared: Arc<Shared>) {
             }
         }
         keeper.interrupted = true;
-        tokio::time::sleep(keeper.health.pause()).await;
+        subject.settings.endpoint.doubt();
+        let pause = keeper.health.pause();
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = route.left() => {}
+        }
     }
 }
 
@@ -316,13 +324,18 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Opens a link, and checks whether Redis still has its data.
-    async fn open(&mut self) -> Result<Met, NoLink> {
+    /// Opens a link, and checks whether Redis still has its data. None: the address has changed before that.
+    async fn open(&mut self, route: &mut Route) -> Result<Option<Met>, NoLink> {
         let id = LinkId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let losses = self.subject.data_loss.losses();
-        let opened = handshake::open(&self.subject, id, self.previous.as_ref()).await?;
+        let opened = tokio::select! {
+            opened = handshake::open(&self.subject, id, self.previous.as_ref()) => opened?,
+            () = route.left() => return Ok(None),
+        };
         self.health.opened(&opened);
-        meet(&self.subject, id, opened, losses, self.interrupted).await
+        // What finds a loss of data must see it through.
+        let met = meet(&self.subject, id, opened, losses, self.interrupted).await?;
+        Ok(Some(met))
     }
 
     /// Closes a link that only tested the connection. Returns when a caller wants one.
@@ -334,7 +347,7 @@ impl Keeper {
     }
 
     /// Lets callers use the link until it breaks, and then ends it.
-    async fn serve(&mut self, met: Met) {
+    async fn serve(&mut self, met: Met, route: &mut Route) {
         let Met {
             link,
             mut driver,
@@ -350,7 +363,9 @@ impl Keeper {
         let why = tokio::select! {
             why = link.watch(&mut driver, &self.subject, knows_redis, well) => why,
             _ = losses.changed() => "Redis lost data, as another connection found",
+            () = route.left() => "the address of the master has changed, or may not be used now",
         };
+        self.subject.metrics.lost();
         self.health.lost(why);
         self.shared.down(why.to_owned());
         drop((open, grace));

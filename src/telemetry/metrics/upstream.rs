@@ -2,15 +2,16 @@
 //! it is sent. For requests about locks the time until Redis's reply counts, too.
 
 use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use super::{
     exposition::{Family, Sample},
     histogram::{Histogram, ROUND_TRIPS},
+    sentinel::SentinelMetrics,
 };
-use crate::telemetry::counters::Counter;
+use crate::{clock, telemetry::counters::Counter};
 
 /// The metrics of the upstream.
 #[derive(Debug)]
@@ -25,6 +26,11 @@ pub struct UpstreamMetrics {
     pushes: Counter,
     losses: Counter,
     can_lock: AtomicBool,
+    /// When a shared connection broke, in microseconds of the process clock; 0 since one was opened again.
+    lost_at: AtomicU64,
+    /// How long that took the last time, in microseconds.
+    outage: AtomicU64,
+    sentinels: OnceLock<Arc<SentinelMetrics>>,
 }
 
 /// The purpose of a command.
@@ -110,6 +116,9 @@ impl UpstreamMetrics {
             pushes: Counter::new(),
             losses: Counter::new(),
             can_lock: AtomicBool::new(true),
+            lost_at: AtomicU64::new(0),
+            outage: AtomicU64::new(0),
+            sentinels: OnceLock::new(),
         }
     }
 
@@ -130,13 +139,33 @@ impl UpstreamMetrics {
         self.open.fetch_add(1, Ordering::Relaxed);
         if again {
             self.reconnects.count();
+            let lost_at = self.lost_at.swap(0, Ordering::Relaxed);
+            let outage = clock::now().micros().saturating_sub(lost_at);
+            if lost_at != 0 {
+                self.outage.store(outage, Ordering::Relaxed);
+            }
         }
         Open(Arc::clone(self))
+    }
+
+    /// Records that a shared connection broke.
+    pub fn lost(&self) {
+        let now = clock::now().micros();
+        // The first of several that break at a time counts.
+        let _ = self
+            .lost_at
+            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Counts a shared connection that could not be opened.
     pub fn failed(&self) {
         self.failures.count();
+    }
+
+    /// Adds the metrics of the sentinels that name the master.
+    pub fn with_sentinels(&self, sentinels: &Arc<SentinelMetrics>) {
+        // The instance is wired once.
+        let _ = self.sentinels.set(Arc::clone(sentinels));
     }
 
     /// Counts a push from Redis.
@@ -163,7 +192,7 @@ impl UpstreamMetrics {
     pub fn families(&self) -> Vec<Family> {
         let commands = PURPOSES.iter().zip(&self.commands);
         let commands = commands.map(|((_, name), count)| Sample::of("kind", name, count.get()));
-        vec![
+        let mut families = vec![
             Family::counters(
                 "lockgate_upstream_commands_total",
                 "Commands that lockgate itself sent to Redis, by what they are for.",
@@ -209,7 +238,14 @@ impl UpstreamMetrics {
                 "Times that Redis was found to have lost data: it restarted, or a replica took over.",
                 self.losses.get(),
             ),
-        ]
+            Family::gauge_seconds(
+                "lockgate_upstream_last_outage_seconds",
+                "How long it took to open a shared connection again, the last time that one broke.",
+                self.outage.load(Ordering::Relaxed),
+            ),
+        ];
+        families.extend(self.sentinels.get().iter().flat_map(|it| it.families()));
+        families
     }
 }
 
