@@ -9,6 +9,9 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+#[allow(dead_code, reason = "tests/failover uses the rest")]
+#[path = "../contention/mod.rs"]
+mod contention;
 #[allow(dead_code, reason = "the simulator uses all of it")]
 #[path = "../lock/simulator/random.rs"]
 mod random;

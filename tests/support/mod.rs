@@ -26,6 +26,7 @@ mod monitor;
 mod network;
 mod proxy;
 mod redis_server;
+mod sentinels;
 
 pub(crate) use certificates::{Authority, Pair, text};
 pub(crate) use client::{Client, Value, counted, frame, words};
@@ -36,6 +37,7 @@ pub(crate) use monitor::Monitor;
 pub(crate) use network::in_a_network_of_its_own;
 pub(crate) use proxy::Proxy;
 pub(crate) use redis_server::{RedisServer, free_address};
+pub(crate) use sentinels::{DOWN_AFTER, Failover, SERVICE, Sentinels};
 
 /// Longest that anything which must happen may take; generous, since only a failure takes it all.
 pub(crate) const SOON: Duration = Duration::from_secs(10);

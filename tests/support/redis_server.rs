@@ -119,10 +119,17 @@ impl RedisServer {
     /// Starts it again, after [`RedisServer::kill`], where it was and with what its disk holds;
     /// returns when it says that it is ready.
     pub(crate) fn restart(&mut self) {
+        self.restart_with(&[]);
+    }
+
+    /// The same with these arguments more, this time.
+    pub(crate) fn restart_with(&mut self, more: &[&str]) {
         self.kill();
+        let more = more.iter().map(|&argument| argument.to_owned());
+        let arguments: Vec<_> = self.arguments.iter().cloned().chain(more).collect();
         eventually("the server starts again", || {
             let directory = self.directory.path();
-            match launch(self.address, directory, &self.arguments, &self.environment) {
+            match launch(self.address, directory, &arguments, &self.environment) {
                 Some(process) => self.process = process,
                 None => return false,
             }

@@ -10,7 +10,7 @@
 //! | an instance meets a Redis for the first time; a first replica attaches | [`first_meeting`] |
 //! | one instance has very many leases | [`many_leases`] |
 //! | fences, where the new Redis counts from less | [`fences`] |
-//! | all of it, again and again, under load | [`again`]; with real Sentinels: [`sentinels`] |
+//! | all of it, again and again, under load | [`again`]; with real Sentinels: `tests/failover` |
 
 use crate::support::{Client, Lockgate, Machine, Proxy, RedisServer, Value, eventually};
 
@@ -20,7 +20,6 @@ mod elsewhere;
 mod fences;
 mod first_meeting;
 mod many_leases;
-mod sentinels;
 mod silent_failover;
 
 /// A silent failover is noticed within `ping` + `timeout`, and a connection is there again within

@@ -1,35 +1,34 @@
 //! Redis goes back to older data again and again, under a hundred clients of two lockgates: it restarts
 //! from a snapshot, a stale replica takes over, or the master vanishes without a word. No lock has two
-//! owners, no valid lease is lost, no lock waits for a dead token, and fences rise ([`checks`]).
+//! owners, no valid lease is lost, no lock waits for a dead token, and fences rise
+//! ([`checks`](crate::contention::checks)).
 //!
 //!     OLDER_DATA_ROLLBACKS=200 OLDER_DATA_SEED=7 \
 //!         cargo test --release --test lockgate older_data::again -- --nocapture
 //!
 //! is the long run, of about 20 minutes; without the variables it is one of a minute.
-//! `OLDER_DATA_HISTORY=file` writes down everything that was said. What happens follows from the seed, but for
+//! `CONTENTION_HISTORY=file` writes down everything that was said. What happens follows from the seed, but for
 //! the moments, which are the machine's.
 
 use std::{
-    env, fs, thread,
+    env, thread,
     time::{Duration, Instant},
 };
 
 use super::{SETTINGS, follows, has_run_for};
 use crate::{
+    contention::{
+        LOCKS, contend,
+        history::{Loss, World},
+        is_right, look,
+    },
     random::Random,
-    support::{Client, Lockgate, Machine, Proxy, RedisServer, Value, free_address, report},
+    support::{Client, Lockgate, Machine, Proxy, RedisServer, Value, free_address},
 };
-use contender::Contender;
-use history::{Look, Loss, World, key};
 
-mod checks;
-mod contender;
-pub(super) mod history;
 mod verify;
 
 const GATES: usize = 2;
-pub(super) const LOCKS: usize = 60;
-const CONTENDERS: usize = 100;
 
 /// Unless `OLDER_DATA_ROLLBACKS` says otherwise.
 const ROLLBACKS: u64 = 10;
@@ -41,57 +40,15 @@ const INTERRUPTIONS: u64 = 6;
 /// taken for a young one.
 const LONGER_THAN_THE_GRACE_S: u64 = 4;
 
+/// How long a lock that is free may take to get to the next, on a busy machine.
+const AT_ONCE: Duration = Duration::from_millis(1_500);
+
 /// By when every lockgate must grant free locks again.
 const LATEST: Duration = Duration::from_secs(15);
 
-/// Lets clients contend while this happens.
-pub(super) fn contend(world: &World, random: &mut Random, happens: impl FnOnce()) {
-    thread::scope(|threads| {
-        for number in 0..CONTENDERS {
-            let seed = random.next();
-            threads.spawn(move || Contender::new(world, number, seed).live());
-        }
-        // Also where it panics, or nothing would ever end.
-        let end = End(world);
-        happens();
-        drop(end);
-    });
-}
-
-struct End<'a>(&'a World);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
-/// Judges what happened.
-#[track_caller]
-pub(super) fn is_right(world: World, run: &str) {
-    let history = world.history();
-    if let Ok(file) = env::var("OLDER_DATA_HISTORY") {
-        fs::write(file, history.lines()).expect("the history is written");
-    }
-    let verdict = checks::judge(&history);
-    report(&format!("{run}: {}", verdict.figures()));
-    let count = verdict.wrongs.len();
-    assert!(
-        count == 0,
-        "{run}, {count} wrong: {}",
-        verdict.report(&history)
-    );
-}
-
 /// Writes down that Redis went back: waits until every lockgate grants free locks again, and looks at
 /// what Redis has then.
-pub(super) fn settle(
-    world: &World,
-    kind: &'static str,
-    from: Duration,
-    latest: Duration,
-    redis: &mut Client,
-) {
+fn settle(world: &World, kind: &'static str, from: Duration, latest: Duration, redis: &mut Client) {
     let mut probes: Vec<_> = world
         .gates
         .iter()
@@ -125,14 +82,7 @@ pub(super) fn settle(
             settled,
         })
     });
-    let mut mget = vec!["MGET".to_owned()];
-    mget.extend((0..world.locks).map(key));
-    let from = world.now();
-    let said = redis.call(&mget);
-    let to = world.now();
-    let holder = |value: &Value| (!value.is_nil()).then(|| value.text());
-    let holders = said.items().iter().map(holder).collect();
-    world.write(|history| history.looks.push(Look { from, to, holders }));
+    look(world, redis);
 }
 
 /// Each probe asks for a lock of its own.
@@ -306,7 +256,7 @@ mod soak {
                 machinery.rolls_back(&world, &mut random, n);
             }
         });
-        is_right(world, &format!("seed {seed}"));
+        is_right(&world.history(), &format!("seed {seed}"), AT_ONCE);
     }
 
     /// The clients and the checks are right: where Redis keeps its data they find nothing wrong.
@@ -324,6 +274,6 @@ mod soak {
                 machinery.interrupts(&world, &mut random, n);
             }
         });
-        is_right(world, "interruptions");
+        is_right(&world.history(), "interruptions", AT_ONCE);
     }
 }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{
+use super::AT_ONCE;
+use crate::contention::{
     checks::{DEAD, DOUBLE, FENCE, LOST, MISSING, OTHER, WAITS, judge},
     history::{History, Look, Loss, Moment, Said, Step, What},
 };
@@ -71,12 +72,13 @@ fn finds(expected: &[&str], steps: &[Step], looks: &[Look]) {
         from: ms(100_000),
         settled: ms(103_000),
     }];
-    let verdict = judge(&History {
+    let history = History {
         steps: steps.to_vec(),
         losses: losses.to_vec(),
         looks: looks.to_vec(),
-        wrong: Vec::new(),
-    });
+        ..History::default()
+    };
+    let verdict = judge(&history, AT_ONCE);
     let found: Vec<_> = verdict.wrongs.iter().map(|wrong| wrong.what).collect();
     assert_eq!(found, expected, "{verdict:?}");
 }

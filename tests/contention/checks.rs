@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use super::history::{History, Loss, Moment, Said, Step, What};
+use super::history::{History, Moment, Said, Step, What};
 
 /// What a clock of a machine may be off by, for a lease.
 const TOLERANCE: Duration = Duration::from_millis(2);
@@ -24,9 +24,6 @@ const COMFORTABLY: Duration = Duration::from_millis(150);
 
 /// How long hearing of a lost SESSION may take.
 const HEARING: Duration = Duration::from_millis(100);
-
-/// How long a lock that is free may take to get to the next, on a busy machine.
-const AT_ONCE: Duration = Duration::from_millis(1_500);
 
 /// The number of violations that are shown with the history of their locks.
 const MOST_SHOWN: usize = 6;
@@ -70,7 +67,8 @@ pub(crate) const WAITS: &str = "waited for a lock without an owner";
 pub(crate) const FENCE: &str = "fences do not rise";
 pub(crate) const OTHER: &str = "other";
 
-pub(crate) fn judge(history: &History) -> Verdict {
+/// A lock that is free gets to the next within `at_once`, beside the machine's stutters.
+pub(crate) fn judge(history: &History, at_once: Duration) -> Verdict {
     let mut wrongs = Vec::new();
     let locks = history.steps.iter().map(|step| step.lock + 1).max();
     let mut steps: Vec<Vec<&Step>> = vec![Vec::new(); locks.unwrap_or(0)];
@@ -89,7 +87,7 @@ pub(crate) fn judge(history: &History) -> Verdict {
         check_exclusion(lock, &tenures, &mut wrongs);
         check_lost(lock, &tenures, &mut wrongs);
         check_looks(lock, &tenures, steps, history, &mut wrongs);
-        check_waits(lock, &tenures, steps, &history.losses, &mut wrongs);
+        check_waits(lock, &tenures, steps, history, at_once, &mut wrongs);
         check_fences(lock, &tenures, &mut wrongs);
     }
     wrongs.extend(history.wrong.iter().map(|told| Wrong {
@@ -304,7 +302,8 @@ fn check_waits(
     lock: usize,
     tenures: &[Tenure<'_>],
     steps: &[&Step],
-    losses: &[Loss],
+    history: &History,
+    at_once: Duration,
     wrongs: &mut Vec<Wrong>,
 ) {
     // A tenure begins when its grant was read: a grant that takes long is a wait.
@@ -323,21 +322,19 @@ fn check_waits(
             }),
     );
     // During a loss no lock is granted.
-    let losses: Vec<_> = losses
-        .iter()
-        .map(|loss| (loss.from, loss.settled))
-        .collect();
-    let mut busy = [owned, losses].concat();
+    let losses = history.losses.iter();
+    let losses: Vec<_> = losses.map(|loss| (loss.from, loss.settled)).collect();
+    let mut busy = [&owned[..], &losses, &history.stutters].concat();
     busy.sort_unstable();
     let waiting = steps.iter().filter(|step| {
         matches!(step.what, What::Lock { .. })
             && matches!(step.said, Said::Granted { .. } | Said::Nil)
     });
-    for step in waiting.filter(|step| step.read - step.sent > AT_ONCE) {
+    for step in waiting.filter(|step| step.read - step.sent > at_once) {
         let Some((from, to)) = longest_gap(&busy, step.sent, step.read) else {
             continue;
         };
-        if to - from > AT_ONCE {
+        if to - from > at_once {
             wrongs.push(Wrong {
                 what: WAITS,
                 at: from,

@@ -7,8 +7,14 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
+
+const NAP: Duration = Duration::from_millis(5);
+
+/// A thread that wakes this much late shows that the machine was busy elsewhere.
+const STUTTER: Duration = Duration::from_millis(40);
 
 /// Since the beginning of the run.
 pub(crate) type Moment = Duration;
@@ -81,6 +87,8 @@ pub(crate) struct History {
     pub(crate) steps: Vec<Step>,
     pub(crate) losses: Vec<Loss>,
     pub(crate) looks: Vec<Look>,
+    /// When the machine did not run a thread that had nothing to wait for.
+    pub(crate) stutters: Vec<(Moment, Moment)>,
     /// Violations that need no check, such as a reply that makes no sense.
     pub(crate) wrong: Vec<String>,
 }
@@ -89,6 +97,8 @@ pub(crate) struct History {
 pub(crate) struct World {
     pub(crate) gates: Vec<std::net::SocketAddr>,
     pub(crate) locks: usize,
+    /// Whether half of the clients also send ordinary commands, and no connection may end.
+    pub(crate) ordinary: bool,
     start: Instant,
     over: AtomicBool,
     history: Mutex<History>,
@@ -99,6 +109,7 @@ impl World {
         Self {
             gates,
             locks,
+            ordinary: false,
             start: Instant::now(),
             over: AtomicBool::new(false),
             history: Mutex::default(),
@@ -107,6 +118,23 @@ impl World {
 
     pub(crate) fn now(&self) -> Moment {
         self.start.elapsed()
+    }
+
+    pub(crate) fn moment(&self, at: Instant) -> Moment {
+        at.saturating_duration_since(self.start)
+    }
+
+    /// Writes down the machine's stutters, until the end.
+    pub(crate) fn watches_the_machine(&self) {
+        let mut before = self.now();
+        while !self.is_over() {
+            thread::sleep(NAP);
+            let after = self.now();
+            if after - before > NAP + STUTTER {
+                self.write(|history| history.stutters.push((before, after)));
+            }
+            before = after;
+        }
     }
 
     /// Lets all clients finish what they are at, and begin nothing new.

@@ -21,6 +21,9 @@ const LONG_MS: u64 = 2_000;
 /// Until when a reply must have come, beside the time that it was allowed to take.
 const NO_REPLY: Duration = Duration::from_secs(15);
 
+/// How often an ordinary command follows.
+const ORDINARY_PERCENT: u64 = 20;
+
 /// How long `TRYLOCK`, `UNLOCK` and `RELOCK` may take.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
@@ -71,8 +74,17 @@ impl<'a> Contender<'a> {
             if let Some(token) = self.acquire(gate, &wish) {
                 self.own(gate, &wish, &token);
             }
+            if self.is_ordinary() && self.random.percent(ORDINARY_PERCENT) {
+                // A direct connection that is owed a reply would end with Redis, too.
+                let _ = self.call(gate, &["GET".to_owned(), "nothing".to_owned()], AT_ONCE);
+            }
             self.sleep(0, 30);
         }
+    }
+
+    /// Whether it sends ordinary commands, too, on connecting as libraries do, and later.
+    fn is_ordinary(&self) -> bool {
+        self.world.ordinary && self.number.is_multiple_of(2)
     }
 
     fn wish(&mut self) -> Wish {
@@ -249,9 +261,16 @@ impl<'a> Contender<'a> {
     }
 
     fn call(&mut self, gate: usize, words: &[String], due: Duration) -> io::Result<Value> {
+        let greets = self.is_ordinary();
         let connection = &mut self.connections[gate];
         if connection.is_none() {
-            *connection = Some(Client::try_connect(self.world.gates[gate])?);
+            let mut client = Client::try_connect(self.world.gates[gate])?;
+            if greets {
+                client.try_write(b"CLIENT SETNAME contender\r\n")?;
+                // An error while Redis is away.
+                client.try_read()?;
+            }
+            *connection = Some(client);
         }
         let client = connection.as_mut().expect("it is there");
         let deadline = Instant::now() + due + NO_REPLY;
@@ -282,7 +301,13 @@ impl<'a> Contender<'a> {
                     .write(|history| history.wrong.push(wrong.clone()));
                 wrong
             }
-            Err(error) => error.to_string(),
+            Err(error) => {
+                if self.world.ordinary {
+                    let wrong = format!("{words:?} at {:?}: {error}", self.world.now());
+                    self.world.write(|history| history.wrong.push(wrong));
+                }
+                error.to_string()
+            }
         };
         Said::Unknown(why)
     }
