@@ -10,6 +10,7 @@ use crate::{
 
 mod absorb;
 mod security;
+mod sentinel;
 
 /// The file that documents every key.
 const DOCUMENTED: &str = include_str!("../../config/lockgate.toml");

@@ -335,6 +335,7 @@ impl Sentinels {
                 tracing::warn!(service, master, epoch, "the sentinels name another master");
                 self.metrics.failed_over();
             }
+            Learned::Paused if !self.settings.pauses => {}
             Learned::Paused => {
                 tracing::info!(
                     service,

@@ -121,7 +121,7 @@ pub(super) fn event(service: &str, channel: &str, message: &str) -> Option<Event
     }
 }
 
-/// Reads a map of strings, which RESP2 sends as an array.
+/// Reads a map of strings, which may come as an array.
 fn fields(value: Value) -> Option<HashMap<String, String>> {
     let pairs: Vec<(Value, Value)> = match value {
         Value::Map(pairs) => pairs,
@@ -166,7 +166,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_claim_is_read_with_either_protocol() {
+    fn a_claim_is_read_from_a_map_and_from_an_array() {
         let pairs = MASTER.map(|(name, value)| (string(name), string(value)));
         let flat = MASTER.map(|(name, value)| [string(name), string(value)]);
         for master in [

@@ -1,5 +1,5 @@
 //! The connection to one sentinel. It subscribes to the sentinel's messages, and asks it again and again: at once after
-//! a message or a doubt, and after each interval. Sentinels older than Redis 6 speak no RESP3; they are only asked.
+//! a message or a doubt, and after each interval. That takes RESP3, which sentinels speak since Redis 6.
 
 use std::{
     sync::{Arc, Weak},
@@ -7,8 +7,8 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind,
-    RedisConnectionInfo, RedisError, RedisResult, Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
+    RedisResult, Value, aio::MultiplexedConnection,
 };
 use tokio::{
     sync::mpsc,
@@ -44,12 +44,11 @@ enum Failed {
 
 /// Watches the sentinel at this address until the service is gone.
 pub(super) async fn watch(sentinels: Weak<Sentinels>, at: (String, u16)) {
-    let mut protocol = ProtocolVersion::RESP3;
     loop {
         let Some(service) = sentinels.upgrade() else {
             return;
         };
-        match serve(&service, &at, &mut protocol).await {
+        match serve(&service, &at).await {
             Failed::Reason(why) => service.failed(&at, &why),
             Failed::Known => return service.forget(&at),
         }
@@ -59,22 +58,13 @@ pub(super) async fn watch(sentinels: Weak<Sentinels>, at: (String, u16)) {
 }
 
 /// Asks and listens until the connection fails.
-async fn serve(
-    service: &Arc<Sentinels>,
-    at: &(String, u16),
-    protocol: &mut ProtocolVersion,
-) -> Failed {
+async fn serve(service: &Arc<Sentinels>, at: &(String, u16)) -> Failed {
     let settings = &service.settings;
     let (events, mut heard) = mpsc::channel(SENTINEL_MESSAGES);
-    let opened = timeout(settings.timeout, open(settings, at, *protocol, events)).await;
+    let opened = timeout(settings.timeout, open(settings, at, events)).await;
     let (mut connection, _driver) = match opened {
         Ok(Ok(opened)) => opened,
-        Ok(Err(error)) => {
-            if is_old(&error) {
-                *protocol = ProtocolVersion::RESP2;
-            }
-            return Failed::Reason(error.to_string());
-        }
+        Ok(Err(error)) => return Failed::Reason(error.to_string()),
         Err(_) => return Failed::Reason("it does not answer".to_owned()),
     };
     let mut doubts = service.doubts.subscribe();
@@ -117,7 +107,6 @@ async fn serve(
 async fn open(
     settings: &SentinelSettings,
     (host, port): &(String, u16),
-    protocol: ProtocolVersion,
     events: mpsc::Sender<Event>,
 ) -> RedisResult<(MultiplexedConnection, Task)> {
     let place = Place::Tcp {
@@ -127,15 +116,12 @@ async fn open(
     let endpoint = Endpoint::new(place, settings.tls.clone());
     let stream = endpoint.reach(settings.timeout).await?;
     let stream = endpoint.secure(stream).await?;
-    let mut config = AsyncConnectionConfig::new()
+    let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
-        .set_response_timeout(None);
-    let subscribes = protocol.supports_resp3();
-    if subscribes {
-        config = config.set_push_sender(push_sender(settings.service.clone(), events));
-    }
+        .set_response_timeout(None)
+        .set_push_sender(push_sender(settings.service.clone(), events));
     let mut info = RedisConnectionInfo::default()
-        .set_protocol(protocol)
+        .set_protocol(ProtocolVersion::RESP3)
         .set_skip_set_lib_name();
     if let Some(own) = &settings.own {
         info = info
@@ -145,11 +131,10 @@ async fn open(
     let (mut connection, driver) =
         MultiplexedConnection::new_with_config(&info, stream, config).await?;
     let driver = Task::spawn(driver);
-    if subscribes {
-        let mut subscribe = redis::cmd("SUBSCRIBE");
-        connection
-            .send_packed_command(subscribe.arg(&CHANNELS))
-            .await?;
+    let mut subscribe = redis::cmd("SUBSCRIBE");
+    let subscribed = connection.send_packed_command(subscribe.arg(&CHANNELS));
+    if let Value::ServerError(error) = subscribed.await? {
+        return Err(error.into());
     }
     Ok((connection, driver))
 }
@@ -235,12 +220,4 @@ async fn ask(
         claim,
         others: reply::others(others),
     })
-}
-
-/// Returns whether this sentinel speaks no RESP3.
-fn is_old(error: &RedisError) -> bool {
-    let says = |text: &str| error.detail().is_some_and(|detail| detail.contains(text));
-    error.kind() == ErrorKind::RESP3NotSupported
-        || error.code() == Some("NOPROTO")
-        || says("unknown command")
 }

@@ -46,6 +46,7 @@ mod proxy;
 mod relay;
 mod same_token;
 mod scale;
+mod sentinel;
 mod tls;
 mod two_gates;
 mod unix;

@@ -31,7 +31,7 @@ fn gate_that_drains() -> (Lockgate, Client) {
 
 /// The answer to a request on a connection of its own.
 #[track_caller]
-fn get(admin: SocketAddr, path: &str) -> (u16, String) {
+pub(crate) fn get(admin: SocketAddr, path: &str) -> (u16, String) {
     let answer = Http::connect(admin).get(path);
     (answer.status, answer.body)
 }
