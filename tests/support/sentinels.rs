@@ -92,10 +92,11 @@ struct Events {
 pub(crate) struct Failover {
     /// Before anything was done.
     pub(crate) from: Instant,
-    /// The promotion was sent, as the leader tells.
-    pub(crate) promoted: Instant,
     /// The first Sentinel told `+switch-master`.
     pub(crate) switched: Instant,
+    /// How often the master before was told to set something, or to run a script, since the promotion of
+    /// another one; in a planned failover.
+    pub(crate) stale_writes: u64,
 }
 
 pub(crate) struct Sentinels {
@@ -182,8 +183,24 @@ impl Sentinels {
         within("a planned failover begins", || {
             sentinel.say("SENTINEL FAILOVER m") == "OK"
         });
-        self.old = Some(Old::Lives(self.master));
-        self.follows(from)
+        let old = self.master;
+        self.old = Some(Old::Lives(old));
+        // What came before was replicated, or is under way.
+        self.events.wait("+failover-state-wait-promotion", from);
+        let mut direct = self.nodes[old].client();
+        assert_eq!(direct.say("CONFIG RESETSTAT"), "OK");
+        let failover = self.follows(from);
+        let stats = direct.say("INFO commandstats").text();
+        let calls = |line: &str| {
+            let (name, rest) = line.split_once(":calls=")?;
+            let writes = ["cmdstat_set", "cmdstat_eval", "cmdstat_evalsha"].contains(&name);
+            let (calls, _) = rest.split_once(',')?;
+            writes.then(|| calls.parse::<u64>().expect("a number"))
+        };
+        Failover {
+            stale_writes: stats.lines().filter_map(calls).sum(),
+            ..failover
+        }
     }
 
     /// The master dies.
@@ -257,18 +274,17 @@ impl Sentinels {
 
     /// Waits until the first Sentinel tells that the master moved.
     fn follows(&mut self, from: Instant) -> Failover {
-        let switched = self.events.wait(from);
+        let switched = self.events.wait("+switch-master", from);
         let [_, _, _, _, port] = switched.told.split(' ').collect::<Vec<_>>()[..] else {
             panic!("{switched:?}")
         };
         let is_it = |node: &RedisServer| node.address().port().to_string() == port;
         let master = self.nodes.iter().position(is_it);
         self.master = master.expect("it is one of them");
-        let promoted = self.events.first("+failover-state-wait-promotion", from);
         Failover {
             from,
-            promoted: promoted.map_or(switched.at, |event| event.at),
             switched: switched.at,
+            stale_writes: 0,
         }
     }
 
@@ -324,16 +340,11 @@ impl Events {
         self.more.notify_all();
     }
 
-    fn first(&self, name: &str, from: Instant) -> Option<Event> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        find(&told, name, from).cloned()
-    }
-
-    /// The first `+switch-master` from then on.
-    fn wait(&self, from: Instant) -> Event {
+    /// The first event of this name from then on.
+    fn wait(&self, name: &str, from: Instant) -> Event {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(event) = find(&told, "+switch-master", from) {
+            if let Some(event) = find(&told, name, from) {
                 return event.clone();
             }
             let tilted = find(&told, "+tilt", from).is_some();
