@@ -31,14 +31,21 @@ pub(super) fn is_by_script(error: &[u8]) -> bool {
     says(b"The user executing the script can't") || says(b"ACL failure in script")
 }
 
-/// Returns the error that Redis gives to the denied command itself.
-pub(super) async fn in_words_of_redis(link: &Link, key: &[u8]) -> Bytes {
-    for (name, arguments) in HARMLESS {
+/// Returns the commands in their harmless forms, for this key.
+pub(super) fn harmless(key: &[u8]) -> impl Iterator<Item = Cmd> {
+    HARMLESS.into_iter().map(move |(name, arguments)| {
         let mut command = Cmd::new();
         command.arg(name);
         if name != "TIME" {
             command.arg(key).arg(arguments);
         }
+        command
+    })
+}
+
+/// Returns the error that Redis gives to the denied command itself.
+pub(super) async fn in_words_of_redis(link: &Link, key: &[u8]) -> Bytes {
+    for command in harmless(key) {
         if let Some(Value::ServerError(error)) = link.send(Purpose::Explain, &command).await
             && error.code() == "NOPERM"
         {

@@ -323,10 +323,7 @@ async fn is_new(stream: &mut BufReader<Stream>) -> io::Result<bool> {
 }
 
 fn broken(no_link: NoLink) -> NoAnswer {
-    NoAnswer::Broken(match no_link {
-        NoLink::Failed(reason) => reason,
-        NoLink::Refused(text) | NoLink::WrongPassword(text) => lossy(&text),
-    })
+    NoAnswer::Broken(no_link.reason())
 }
 
 impl From<io::Error> for NoAnswer {

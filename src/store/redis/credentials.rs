@@ -121,10 +121,10 @@ async fn exchange(
     read_line(stream).await
 }
 
-/// Asks whether the server is a replica. None: the account may not know. The connection is of no use afterwards.
-pub(super) async fn is_replica(
+/// Asks for the server's role. None: the account may not know. The connection is of no use afterwards.
+pub(super) async fn role(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-) -> io::Result<Option<bool>> {
+) -> io::Result<Option<String>> {
     let mut bytes = BytesMut::new();
     write(&mut bytes, &[b"INFO", b"replication"]);
     stream.write_all(&bytes).await?;
@@ -134,11 +134,8 @@ pub(super) async fn is_replica(
         return Ok(None);
     }
     read_text(stream).await?;
-    Ok(match &read_text(stream).await?[..] {
-        b"role:slave" => Some(true),
-        b"role:master" => Some(false),
-        _ => None,
-    })
+    let line = read_text(stream).await?;
+    Ok(line.strip_prefix(b"role:").map(lossy))
 }
 
 /// Reads the next reply, of one line, and no byte after it.

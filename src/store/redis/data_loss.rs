@@ -9,8 +9,8 @@
 //!    written back.
 //! 3. During the grace (`grace`), no free lock is granted, so that other instances can do the same.
 //!
-//! While Redis takes no writes (it is still a replica, or loads its data), lockgate does not use it. The steps
-//! above begin when it accepts the first write.
+//! While Redis takes no writes (it is still a replica, one of several masters, or loads its data), lockgate does not
+//! use it. The steps above begin when it accepts the first write.
 //!
 //! A Redis that this instance meets for the first time may have lost what another instance granted. The
 //! instance keeps the grace, unless the mark of this Redis says that the grace was kept before.
@@ -33,7 +33,11 @@ use super::handshake::NoLink;
 use crate::{clock, lock::Time, store::Listener, telemetry::metrics::upstream::UpstreamMetrics};
 
 /// Redis's error for a write to a replica.
-pub(super) const REPLICA: &str = "READONLY You can't write against a read only replica.";
+const REPLICA: &str = "READONLY You can't write against a read only replica.";
+
+/// The error in front of a KeyDB that is one of several masters.
+const ACTIVE_REPLICA: &str = "READONLY This server is an active replica: another master may grant the same lock at the \
+                              same time (role:active-replica).";
 
 /// The identity of the server that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +48,6 @@ pub(super) struct Identity {
     pub(super) replication_id: String,
     /// The server took over another master's data.
     pub(super) was_replica: bool,
-    /// Why the server takes no writes, in Redis's own words; none if it does.
-    pub(super) takes_no_writes: Option<String>,
     /// The remaining grace, or why the mark cannot be used.
     pub(super) grace_left: Result<Duration, String>,
 }
@@ -66,27 +68,45 @@ pub(super) struct DataLossDetector {
     metrics: Arc<UpstreamMetrics>,
 }
 
+/// Returns the value of this field of `INFO`.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.map(str::trim)
+}
+
+/// Returns why a server may not be used for locks, by the sections `replication` and `persistence` of its `INFO`, in
+/// Redis's own words.
+pub(super) fn takes_no_writes(info: &str) -> Option<&'static str> {
+    if field(info, "loading") == Some("1") {
+        return Some("LOADING Redis is loading the dataset in memory");
+    }
+    field(info, "role").and_then(role_without_writes)
+}
+
+/// Returns why a server with this role may not be used for locks, though it may take writes: a replica forgets them,
+/// and of several masters each grants the same lock.
+pub(super) fn role_without_writes(role: &str) -> Option<&'static str> {
+    match role {
+        "slave" => Some(REPLICA),
+        "active-replica" => Some(ACTIVE_REPLICA),
+        _ => None,
+    }
+}
+
 impl Identity {
-    /// Parses the sections `server`, `replication` and `persistence` of `INFO`.
+    /// Parses the sections `server` and `replication` of `INFO`.
     pub(super) fn read(info: &str) -> Option<Self> {
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(str::trim)
-        };
-        Some(Self {
-            run_id: field("run_id")?.to_owned(),
-            // Redis before version 4 has none; then only a restart can be detected.
-            replication_id: field("master_replid").unwrap_or_default().to_owned(),
+        let field = |name| field(info, name);
+        // Redis before version 4 has none; then only a restart can be detected.
+        let replication_id = field("master_replid").unwrap_or_default();
+        // Dragonfly has no `run_id`, and a new replication id with each start.
+        let run_id = field("run_id").unwrap_or(replication_id);
+        (!run_id.is_empty()).then(|| Self {
+            run_id: run_id.to_owned(),
+            replication_id: replication_id.to_owned(),
             // A server without replicas has no second history. A promoted replica has its master's.
             was_replica: field("master_replid2").is_some_and(|id| id.bytes().any(|it| it != b'0')),
-            takes_no_writes: if field("loading") == Some("1") {
-                Some("LOADING Redis is loading the dataset in memory".to_owned())
-            } else if field("role") == Some("slave") {
-                Some(REPLICA.to_owned())
-            } else {
-                None
-            },
             grace_left: Err("the mark was not read".to_owned()),
         })
     }
@@ -199,9 +219,6 @@ impl DataLossDetector {
         let Some(grace) = self.grace else {
             return Ok(());
         };
-        if let Some(why) = &identity.takes_no_writes {
-            return Err(NoLink::Failed(why.clone()));
-        }
         // Held until every queue is notified: no other connection is used before.
         let mut seen = self.seen.lock().await;
         if losses.has_changed().unwrap_or(false) {
@@ -274,8 +291,19 @@ mod tests {
         assert_eq!(identity.run_id, "abc");
         assert_eq!(identity.replication_id, "def");
         assert!(!identity.was_replica);
-        assert_eq!(identity.takes_no_writes, None);
         assert_eq!(Identity::read("role:master\r\n"), None);
+    }
+
+    /// As in Dragonfly, where `master_replid` is new with each start.
+    #[test]
+    fn without_a_run_id_the_replication_id_is_the_identity() {
+        let read = |id: &str| Identity::read(&format!("role:master\r\nmaster_replid:{id}\r\n"));
+        let before = read("abc").unwrap();
+        assert!(read("abc").unwrap().is_same(&before));
+        assert!(!read("cba").unwrap().is_same(&before));
+        // The mark of the grace names the process, and a name is not empty.
+        assert_eq!(before.run_id, "abc");
+        assert_eq!(read(""), None);
     }
 
     #[test]
@@ -293,21 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_and_one_that_loads_take_no_writes() {
-        let reason = |more: &str| {
-            let info = format!("run_id:abc\r\nuptime_in_seconds:12\r\n{more}");
-            Identity::read(&info).unwrap().takes_no_writes
-        };
-        assert_eq!(reason("role:master\r\nloading:0\r\n"), None);
-        assert!(
-            reason("role:slave\r\nloading:0\r\n")
-                .unwrap()
-                .starts_with("READONLY ")
-        );
-        assert!(
-            reason("role:master\r\nloading:1\r\n")
-                .unwrap()
-                .starts_with("LOADING ")
-        );
+    fn a_replica_one_of_several_masters_and_one_that_loads_take_no_writes() {
+        let reason = |info| takes_no_writes(info).unwrap_or_default();
+        assert_eq!(reason("role:master\r\nloading:0\r\n"), "");
+        assert!(reason("role:slave\r\nloading:0\r\n").starts_with("READONLY "));
+        let active = reason("role:active-replica\r\n");
+        assert!(active.starts_with("READONLY ") && active.contains("active replica"));
+        assert!(reason("role:master\r\nloading:1\r\n").starts_with("LOADING "));
     }
 }

@@ -12,8 +12,8 @@
 //! - **A new connection ends the previous one** by `CLIENT KILL`, before its first request. Whatever the
 //!   network or Redis itself still holds of the previous connection does not execute after requests on this
 //!   one. A user that may not run it loses this guarantee and nothing else.
-//! - **Every new connection reads the server's identity** by `INFO` if write-back is on, since Redis may have
-//!   lost data.
+//! - **Every new connection reads the server's role** by `INFO`, since a replica and one of several masters may take
+//!   writes, and its identity if write-back is on, since Redis may have lost data.
 //! - **Redis pushes changes** after `CLIENT TRACKING ON NOLOOP`, which needs RESP3. If Redis refuses either, or pushes a
 //!   connection's own changes back to it, the connection works without.
 
@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     can_lock::CanLock,
     credentials::{Login, forms_of, log_in, may_know_no_users},
-    data_loss::{DataLossDetector, Identity},
+    data_loss::{DataLossDetector, Identity, field, takes_no_writes},
     grace::{self, MarkOperation},
     scripts::{FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text},
     settings::RedisSettings,
@@ -73,12 +73,45 @@ pub(super) struct Opened {
     pub(super) mute: Option<String>,
     /// The connection as Redis lists it; none if Redis does not tell.
     pub(super) peer: Option<Peer>,
-    /// The server's identity, or why it cannot be read.
-    pub(super) identity: Result<Identity, String>,
-    /// The eviction policy by which Redis may drop a lock before its lease ends.
-    pub(super) evicts: Option<String>,
+    /// The facts that `INFO` reports.
+    pub(super) server: ServerInfo,
     /// Why lockgate's own account cannot be used.
     pub(super) no_account: Option<String>,
+}
+
+/// What locks lose where Redis denies lockgate something, in the words of the log and of `lockgate doctor`.
+pub(super) const NO_ACCOUNT: &str =
+    "Redis does not let upstream.user in, so INFO is asked as the client's user";
+pub(super) const NO_PUSHES: &str = "Redis does not tell of changes, so locks are polled";
+pub(super) const NO_IDENTITY: &str = "Redis does not say who it is (INFO), so leases are not written back when it loses \
+                                      them";
+pub(super) const NO_MARK: &str = "lockgate:grace cannot be used, so each start of lockgate grants nothing for \
+                                  write_back.grace";
+pub(super) const EVICTS: &str = "Redis may evict a lock before its lease is over";
+pub(super) const NO_KILL: &str = "Redis does not list or end connections of lockgate's, so requests of a broken one may \
+                                  execute late";
+
+impl Opened {
+    /// Returns what locks lose on this connection, with the reason of each.
+    pub(super) fn lacks(&self, writes_back: bool) -> Vec<(&'static str, &str)> {
+        let server = &self.server;
+        let mut lacks = Vec::new();
+        lacks.extend(self.no_account.as_deref().map(|why| (NO_ACCOUNT, why)));
+        lacks.extend(self.mute.as_deref().map(|why| (NO_PUSHES, why)));
+        match &server.identity {
+            Err(why) if writes_back => lacks.push((NO_IDENTITY, why)),
+            Ok(Identity {
+                grace_left: Err(why),
+                ..
+            }) if writes_back && server.takes_no_writes.is_none() => lacks.push((NO_MARK, why)),
+            _ => {}
+        }
+        lacks.extend(server.evicts.as_deref().map(|policy| (EVICTS, policy)));
+        if self.peer.is_none() {
+            lacks.push((NO_KILL, "CLIENT INFO"));
+        }
+        lacks
+    }
 }
 
 /// The id and the address of a connection, as Redis lists it. Together they end that connection and no other,
@@ -98,6 +131,16 @@ pub(super) enum NoLink {
     Refused(Bytes),
     /// A temporary failure: the reason.
     Failed(String),
+}
+
+impl NoLink {
+    /// Returns the reason, in Redis's own words where it gave any.
+    pub(super) fn reason(self) -> String {
+        match self {
+            Self::Failed(reason) => reason,
+            Self::Refused(text) | Self::WrongPassword(text) => lossy(&text),
+        }
+    }
 }
 
 /// Opens a connection with this number, and ends the previous one.
@@ -164,10 +207,7 @@ async fn open_as(
                 first_words.own = None;
                 no_account = Some(reason);
             }
-            Err(Hello::NoLink(no_link)) => return Err(no_link),
-            Err(Hello::OldServer(reason) | Hello::NoAccount(reason)) => {
-                return Err(NoLink::Failed(reason));
-            }
+            Err(hello) => return Err(hello.into_no_link()),
             Ok(opened) => break opened,
         }
     };
@@ -179,25 +219,85 @@ async fn open_as(
 }
 
 /// The connection during the handshake; counts the commands.
-struct Talk {
+pub(super) struct Talk {
     connection: MultiplexedConnection,
     metrics: Arc<UpstreamMetrics>,
 }
 
 impl Talk {
-    async fn send(&mut self, purpose: Purpose, command: &Cmd) -> RedisResult<Value> {
+    /// Hands the stream to the `redis` crate, which negotiates the protocol: RESP3 where there is a receiver of
+    /// pushes. Also returns the task that reads and writes the connection.
+    pub(super) async fn begin(
+        stream: Stream,
+        pushes: Option<impl redis::aio::AsyncPushSender>,
+        metrics: Arc<UpstreamMetrics>,
+    ) -> Result<(Self, Task), Hello> {
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUED_REQUESTS)
+            .set_write_backpressure_boundary(WRITE_BYTES);
+        let mut protocol = ProtocolVersion::RESP2;
+        if let Some(pushes) = pushes {
+            config = config.set_push_sender(pushes);
+            protocol = ProtocolVersion::RESP3;
+            // The HELLO.
+            metrics.sent(Purpose::Setup);
+        }
+        let info = RedisConnectionInfo::default()
+            .set_protocol(protocol)
+            .set_skip_set_lib_name();
+        let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
+            .await
+            .map_err(hello_refused)?;
+        let talk = Self {
+            connection,
+            metrics,
+        };
+        Ok((talk, Task::spawn(driver)))
+    }
+
+    pub(super) async fn send(&mut self, purpose: Purpose, command: &Cmd) -> RedisResult<Value> {
         self.metrics.sent(purpose);
         self.connection.send_packed_command(command).await
+    }
+
+    /// Reads these sections of `INFO`. The inner error is Redis's refusal.
+    pub(super) async fn info(
+        &mut self,
+        sections: &[&str],
+    ) -> Result<Result<String, String>, NoLink> {
+        let mut info = String::new();
+        for section in sections {
+            let mut command = redis::cmd("INFO");
+            match self.send(Purpose::Info, command.arg(section)).await {
+                Ok(Value::BulkString(text)) => info.push_str(&String::from_utf8_lossy(&text)),
+                Ok(Value::VerbatimString { text, .. }) => info.push_str(&text),
+                Ok(Value::ServerError(error)) => return Ok(Err(lossy(&error_text(&error)))),
+                Ok(_) => {}
+                Err(error) => return Err(NoLink::Failed(error.to_string())),
+            }
+        }
+        Ok(Ok(info))
     }
 }
 
 /// The failures of a handshake.
-enum Hello {
+pub(super) enum Hello {
     NoLink(NoLink),
     /// Redis does not speak RESP3: the reason.
     OldServer(String),
     /// lockgate's own account cannot be used: the reason.
     NoAccount(String),
+}
+
+impl Hello {
+    pub(super) fn into_no_link(self) -> NoLink {
+        match self {
+            Self::NoLink(no_link) => no_link,
+            Self::OldServer(reason) | Self::NoAccount(reason) => NoLink::Failed(reason),
+        }
+    }
 }
 
 impl From<NoLink> for Hello {
@@ -257,7 +357,10 @@ impl Handshake<'_> {
                 Login::Refused(text) => return Err(NoLink::WrongPassword(text).into()),
             }
         }
-        let (mut connection, driver) = self.speak(stream).await?;
+        let pushes = self.protocol.supports_resp3();
+        let pushes = pushes.then(|| push_sender(Arc::clone(self.subject), self.id));
+        let metrics = Arc::clone(&self.subject.metrics);
+        let (mut connection, driver) = Talk::begin(stream, pushes, metrics).await?;
         let setup = SetupReplies::run(self, &mut connection).await?;
         if self.own.is_some() {
             self.become_the_user(&mut connection).await?;
@@ -267,8 +370,8 @@ impl Handshake<'_> {
             entry(&mut connection, select.arg(self.subject.database)).await?;
         }
         self.raise_fence(&mut connection).await?;
-        let mute = match setup.server.echoes {
-            Some(reason) => Some(reason),
+        let mute = match &setup.server.echoes {
+            Some(reason) => Some(reason.clone()),
             None if self.protocol.supports_resp3() => start_tracking(&mut connection).await?,
             None => None,
         };
@@ -277,38 +380,9 @@ impl Handshake<'_> {
             driver,
             mute,
             peer: setup.peer,
-            identity: setup.server.identity,
-            evicts: setup.server.evicts,
+            server: setup.server,
             no_account: None,
         })
-    }
-
-    /// Hands the stream to the `redis` crate, which negotiates the protocol.
-    async fn speak(&self, stream: Stream) -> Result<(Talk, Task), Hello> {
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUED_REQUESTS)
-            .set_write_backpressure_boundary(WRITE_BYTES);
-        if self.protocol.supports_resp3() {
-            config = config.set_push_sender(push_sender(Arc::clone(self.subject), self.id));
-        }
-        let info = RedisConnectionInfo::default()
-            .set_protocol(self.protocol)
-            .set_skip_set_lib_name();
-        let metrics = Arc::clone(&self.subject.metrics);
-        if self.protocol.supports_resp3() {
-            // The HELLO.
-            metrics.sent(Purpose::Setup);
-        }
-        let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
-            .await
-            .map_err(hello_refused)?;
-        let talk = Talk {
-            connection,
-            metrics,
-        };
-        Ok((talk, Task::spawn(driver)))
     }
 
     /// Raises the fence counter, since the clock of another Redis may be behind: its next fences must still be
@@ -362,19 +436,39 @@ struct SetupReplies {
 }
 
 /// The facts that `INFO` reports.
-struct ServerInfo {
-    identity: Result<Identity, String>,
-    evicts: Option<String>,
+pub(super) struct ServerInfo {
+    /// The server's identity, or why it cannot be read.
+    pub(super) identity: Result<Identity, String>,
+    /// Why the server takes no writes, in Redis's own words; none if it does, as far as is known.
+    pub(super) takes_no_writes: Option<String>,
+    /// The eviction policy by which Redis may drop a lock before its lease ends.
+    pub(super) evicts: Option<String>,
     /// Why pushes of this server are of no use.
-    echoes: Option<String>,
+    pub(super) echoes: Option<String>,
 }
 
 impl ServerInfo {
-    fn unknown(reason: String) -> Self {
+    /// The sections of `INFO` that this is read from.
+    pub(super) const SECTIONS: [&str; 4] = ["replication", "server", "persistence", "memory"];
+
+    pub(super) fn read(info: &str) -> Self {
+        let field = |name| field(info, name);
+        let evicts = field("maxmemory_policy")
+            .filter(|policy| *policy != "noeviction")
+            .filter(|_| field("maxmemory").is_some_and(|bytes| bytes != "0"));
         Self {
-            identity: Err(reason),
-            evicts: None,
-            echoes: None,
+            identity: Identity::read(info).ok_or_else(|| "INFO does not say".to_owned()),
+            takes_no_writes: takes_no_writes(info).map(str::to_owned),
+            evicts: evicts.map(str::to_owned),
+            echoes: field("redis_version").and_then(echoes),
+        }
+    }
+
+    fn unknown(reason: String) -> Self {
+        let identity = Err(reason);
+        Self {
+            identity,
+            ..Self::read("")
         }
     }
 }
@@ -382,49 +476,40 @@ impl ServerInfo {
 impl SetupReplies {
     async fn run(words: &Handshake<'_>, connection: &mut Talk) -> Result<Self, NoLink> {
         if let Some(peer) = words.previous {
-            peer.end(connection).await?;
+            // A user that may not end connections loses that guarantee and nothing else.
+            let _ = peer.end(connection).await?;
         }
         let peer = Peer::of(connection).await?;
-        let server = if words.subject.data_loss.matters() {
-            identify(connection, &words.subject.data_loss).await?
-        } else {
-            ServerInfo::unknown("it was not asked".to_owned())
-        };
+        let server = identify(connection, &words.subject.data_loss).await?;
         Ok(Self { peer, server })
     }
 }
 
-/// Reads the server's identity, its version, and the policy by which it evicts keys when memory is short.
+/// Reads the server's role; and if write-back is on, also its identity, its version, and the policy by which it evicts
+/// keys when memory is short.
 async fn identify(
     connection: &mut Talk,
     data_loss: &DataLossDetector,
 ) -> Result<ServerInfo, NoLink> {
-    let mut info = String::new();
-    for section in ["server", "replication", "persistence", "memory"] {
-        let mut command = redis::cmd("INFO");
-        match connection.send(Purpose::Info, command.arg(section)).await {
-            Ok(Value::BulkString(text)) => info.push_str(&String::from_utf8_lossy(&text)),
-            Ok(Value::VerbatimString { text, .. }) => info.push_str(&text),
-            Ok(Value::ServerError(error)) => {
-                return Ok(ServerInfo::unknown(lossy(&error_text(&error))));
-            }
-            Ok(_) => {}
-            Err(error) => return Err(NoLink::Failed(error.to_string())),
-        }
-    }
-    let mut identity = Identity::read(&info).ok_or_else(|| "INFO does not say".to_owned());
-    if let Ok(Identity {
-        takes_no_writes: Some(why),
-        ..
-    }) = &mut identity
-    {
+    let count = match data_loss.matters() {
+        true => ServerInfo::SECTIONS.len(),
+        false => 1,
+    };
+    let info = match connection.info(&ServerInfo::SECTIONS[..count]).await? {
+        Ok(info) => info,
+        Err(refusal) => return Ok(ServerInfo::unknown(refusal)),
+    };
+    let mut server = ServerInfo::read(&info);
+    if let Some(why) = &mut server.takes_no_writes {
         // Redis's own error says more. An empty `SETRANGE` writes nothing.
         let mut write = redis::cmd("SETRANGE");
         let refusal = say(connection, write.arg(FENCE_KEY).arg(0).arg("")).await?;
         if let Some(error) = refusal.err().filter(is_passing) {
             *why = lossy(&error_text(&error));
         }
-    } else if let Ok(identity) = &mut identity
+    } else if !data_loss.matters() {
+        server.identity = Err("it was not asked".to_owned());
+    } else if let Ok(identity) = &mut server.identity
         && let Some(grace) = data_loss.grace_to_keep(identity)
     {
         let begin = grace::command(identity, MarkOperation::Begin(grace));
@@ -432,15 +517,7 @@ async fn identify(
         let reply = reply.map_err(|error| NoLink::Failed(error.to_string()))?;
         identity.grace_left = grace::left(reply);
     }
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
-    let evicts = field("maxmemory_policy:")
-        .filter(|policy| *policy != "noeviction")
-        .filter(|_| field("maxmemory:").is_some_and(|bytes| bytes != "0"));
-    Ok(ServerInfo {
-        identity,
-        evicts: evicts.map(str::to_owned),
-        echoes: field("redis_version:").and_then(echoes),
-    })
+    Ok(server)
 }
 
 /// Returns why pushes of this version of Redis are of no use, if they are: it pushes the changes of a connection's own
@@ -459,7 +536,7 @@ fn echoes(version: &str) -> Option<String> {
 
 impl Peer {
     /// Reads how Redis lists this connection; none before Redis 6.2, or if the user may not ask.
-    async fn of(connection: &mut Talk) -> Result<Option<Self>, NoLink> {
+    pub(super) async fn of(connection: &mut Talk) -> Result<Option<Self>, NoLink> {
         let mut command = redis::cmd("CLIENT");
         command.arg("INFO");
         let info = match connection.send(Purpose::Setup, &command).await {
@@ -478,8 +555,11 @@ impl Peer {
         }))
     }
 
-    /// Ends that connection, if this server has it and the user may.
-    async fn end(&self, connection: &mut Talk) -> Result<(), NoLink> {
+    /// Ends that connection, if this server has it. The inner error is Redis's refusal.
+    pub(super) async fn end(
+        &self,
+        connection: &mut Talk,
+    ) -> Result<Result<(), ServerError>, NoLink> {
         let mut command = redis::cmd("CLIENT");
         command
             .arg("KILL")
@@ -487,7 +567,7 @@ impl Peer {
             .arg(&self.id)
             .arg("ADDR")
             .arg(&self.address);
-        say(connection, &command).await.map(drop)
+        say(connection, &command).await
     }
 }
 
@@ -554,7 +634,7 @@ fn is_passing(error: &ServerError) -> bool {
 }
 
 /// Turns on tracking. Returns the reason if Redis refuses.
-async fn start_tracking(connection: &mut Talk) -> Result<Option<String>, NoLink> {
+pub(super) async fn start_tracking(connection: &mut Talk) -> Result<Option<String>, NoLink> {
     let mut command = redis::cmd("CLIENT");
     command.arg("TRACKING").arg("ON").arg("NOLOOP");
     Ok(say(connection, &command)
@@ -563,7 +643,10 @@ async fn start_tracking(connection: &mut Talk) -> Result<Option<String>, NoLink>
         .map(|error| lossy(&error_text(&error))))
 }
 
-async fn say(connection: &mut Talk, command: &Cmd) -> Result<Result<(), ServerError>, NoLink> {
+pub(super) async fn say(
+    connection: &mut Talk,
+    command: &Cmd,
+) -> Result<Result<(), ServerError>, NoLink> {
     match connection.send(Purpose::Setup, command).await {
         Ok(Value::ServerError(error)) => Ok(Err(error)),
         Ok(_) => Ok(Ok(())),

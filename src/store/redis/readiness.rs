@@ -5,8 +5,8 @@ use tokio::time::timeout;
 
 use super::{
     can_lock::class,
-    credentials::{Line, Login, ask, is_replica, log_in},
-    data_loss::REPLICA,
+    credentials::{Line, Login, ask, log_in, role},
+    data_loss::role_without_writes,
     handshake::{NoLink, dial, is_full, lossy},
     scripts::FENCE_KEY,
     settings::RedisSettings,
@@ -35,10 +35,7 @@ pub(super) async fn probe(settings: &RedisSettings) -> Verdict {
             .unwrap_or_else(|_| Err(NoLink::Failed("it does not answer".to_owned()))),
         Err(no_link) => Err(no_link),
     };
-    asked.unwrap_or_else(|no_link| match no_link {
-        NoLink::Failed(reason) => unserved(reason),
-        NoLink::Refused(text) | NoLink::WrongPassword(text) => unserved(lossy(&text)),
-    })
+    asked.unwrap_or_else(|no_link| unserved(no_link.reason()))
 }
 
 async fn ask_on(stream: &mut Stream, settings: &RedisSettings) -> Result<Verdict, NoLink> {
@@ -60,15 +57,14 @@ async fn ask_on(stream: &mut Stream, settings: &RedisSettings) -> Result<Verdict
         }
         Line::Error(_) => false,
     };
-    // A replica may take writes, and forgets them. Without write-back lockgate does not look at the role.
-    let is_replica = match settings.grace {
-        Some(_) => is_replica(stream).await.map_err(failed)?,
-        None => Some(false),
-    };
-    Ok(match is_replica {
-        Some(true) => Verdict::Refuses(REPLICA.to_owned()),
-        Some(false) if takes_writes => Verdict::Takes,
-        _ => Verdict::Unknown,
+    let role = role(stream).await.map_err(failed)?;
+    let refuses = role.as_deref().and_then(role_without_writes);
+    // Where lockgate needs no identity, the role may be unknown.
+    let knows_role = role.is_some() || settings.grace.is_none();
+    Ok(match refuses {
+        Some(error) => Verdict::Refuses(error.to_owned()),
+        None if takes_writes && knows_role => Verdict::Takes,
+        None => Verdict::Unknown,
     })
 }
 

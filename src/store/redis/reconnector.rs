@@ -429,7 +429,10 @@ async fn meet(
     interrupted: bool,
 ) -> Result<Met, NoLink> {
     let (data_loss, listener) = (&subject.data_loss, &subject.listener);
-    let identity = opened.identity.clone().ok();
+    if let Some(why) = &opened.server.takes_no_writes {
+        return Err(NoLink::Failed(why.clone()));
+    }
+    let identity = opened.server.identity.clone().ok();
     let grace_until = match identity {
         None if interrupted => data_loss.unseen_grace_until().await,
         // Said in the log: nothing is written back.
@@ -463,11 +466,8 @@ struct Health {
     next_pause: Duration,
     writes_back: bool,
     lost: bool,
-    told_mute: bool,
-    told_unknown: bool,
-    told_evicts: bool,
-    told_no_account: bool,
-    told_no_mark: bool,
+    /// The effects that the log has.
+    told: Vec<&'static str>,
 }
 
 impl Health {
@@ -478,67 +478,28 @@ impl Health {
             next_pause: SHORTEST_PAUSE,
             writes_back,
             lost: false,
-            told_mute: false,
-            told_unknown: false,
-            told_evicts: false,
-            told_no_account: false,
-            told_no_mark: false,
+            told: Vec::new(),
         }
     }
 
+    /// Logs what does not work on a new link, once each, in one line.
     fn opened(&mut self, opened: &handshake::Opened) {
-        let (user, database) = (self.user.name(), self.database);
-        let user = user.as_deref();
-        if let (Some(reason), false) = (&opened.no_account, self.told_no_account) {
-            self.told_no_account = true;
-            tracing::warn!(
-                user,
-                database,
-                reason,
-                "Redis does not let upstream.user in; it is asked as the client's user"
-            );
+        let mut lacks = opened.lacks(self.writes_back);
+        lacks.retain(|(effect, _)| !self.told.contains(effect));
+        if lacks.is_empty() {
+            return;
         }
-        if let (Some(reason), false) = (&opened.mute, self.told_mute) {
-            self.told_mute = true;
-            tracing::warn!(
-                user,
-                database,
-                reason,
-                "Redis does not tell of changes; locks are polled"
-            );
-        }
-        if let (Err(reason), true, false) = (&opened.identity, self.writes_back, self.told_unknown)
-        {
-            self.told_unknown = true;
-            tracing::warn!(
-                user,
-                database,
-                reason,
-                "Redis does not say who it is (INFO); leases are not written back when it loses them"
-            );
-        }
-        if let (Ok(identity), true, false) = (&opened.identity, self.writes_back, self.told_no_mark)
-            && identity.takes_no_writes.is_none()
-            && let Err(reason) = &identity.grace_left
-        {
-            self.told_no_mark = true;
-            tracing::warn!(
-                user,
-                database,
-                reason,
-                "Redis does not let this user write lockgate:grace; each start of lockgate grants nothing for \
-                 write_back.grace"
-            );
-        }
-        if let (Some(policy), false) = (&opened.evicts, self.told_evicts) {
-            self.told_evicts = true;
-            tracing::warn!(
-                user,
-                database,
-                policy,
-                "Redis may evict a lock before its lease is over; set maxmemory-policy noeviction"
-            );
-        }
+        let effects = lacks.iter().map(|(effect, reason)| {
+            self.told.push(effect);
+            format!("{effect} ({reason})")
+        });
+        let lacks = effects.collect::<Vec<_>>().join("; ");
+        tracing::warn!(
+            user = self.user.name(),
+            database = self.database,
+            lacks,
+            "in front of this Redis lockgate lacks something; `lockgate doctor` says what to change"
+        );
     }
 
     /// Records that a link has lived for a while.

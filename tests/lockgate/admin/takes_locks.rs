@@ -6,7 +6,10 @@ use super::{
     events::{events, next_with},
     get,
 };
-use crate::support::{Client, Lockgate, Machine, RedisServer, SHORT_GRACE, Value, eventually};
+use crate::support::{
+    ACTIVE_REPLICA, Client, Impostor, Lockgate, Machine, RedisServer, SHORT_GRACE, Value,
+    eventually,
+};
 
 /// A short grace, and a patience that a busy machine does not exhaust.
 const PATIENT: [(&str, &str); 2] = [
@@ -217,6 +220,9 @@ fn a_replica_is_not_ready_from_the_start_on() {
     becomes(&gate, 200, "ready");
 }
 
+/// With and without write-back.
+const EACH: [&[(&str, &str)]; 2] = [&[], &[("LOCKGATE_WRITE_BACK_LEASES", "off")]];
+
 /// It takes writes, and forgets them when its master sends it the data again.
 #[test]
 fn a_replica_that_takes_writes_is_not_ready_either() {
@@ -226,7 +232,35 @@ fn a_replica_that_takes_writes_is_not_ready_either() {
     let mut direct = replica.client();
     assert_eq!(direct.say("CONFIG SET replica-read-only no"), "OK");
     assert_eq!(direct.call(&["REPLICAOF", "127.0.0.1", &port]), "OK");
-    becomes(&gate_before(&replica), 503, "READONLY");
+    for write_back in EACH {
+        let environment = [&SHORT_GRACE[..], &PATIENT, write_back].concat();
+        let gate = super::gate_before(&replica, &environment);
+        becomes(&gate, 503, "READONLY");
+        is_refused(&gate, "READONLY");
+    }
+}
+
+/// As KeyDB is with `active-replica yes`: it takes writes, and so does the other master.
+#[test]
+fn one_of_several_masters_is_not_ready_and_grants_nothing() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let impostor = Impostor::before(redis.address(), ACTIVE_REPLICA);
+    for write_back in EACH {
+        let environment = [&SHORT_GRACE[..], &PATIENT, write_back].concat();
+        let gate = super::gate(&["--upstream", &impostor.url()], &environment);
+        becomes(&gate, 503, "active replica");
+        is_refused(&gate, "active replica");
+        let line = &gate.logged(REFUSES)[0];
+        assert_eq!(line["class"], "READONLY", "{line}");
+    }
+    assert_eq!(redis.client().say("EXISTS k"), 0);
+}
+
+#[track_caller]
+fn is_refused(gate: &Lockgate, why: &str) {
+    let reply = gate.client().say("LOCK k WAIT 300");
+    assert!(reply.error().contains(why), "{reply:?}");
 }
 
 /// Clients get this error at once, and none waits.
