@@ -26,7 +26,7 @@ use super::{
 use crate::{
     gate::{Held, Label, LockSnapshot, View},
     session::Shared,
-    telemetry::escape::escape,
+    telemetry::{escape::escape, metrics::upstream::UpstreamMetrics},
 };
 
 /// Interval between events.
@@ -171,11 +171,13 @@ impl Watch {
         let shared = &self.shared;
         let upstream = shared.upstream.as_ref();
         let upstream = upstream.map(|address| address.endpoint.to_string());
+        let mut upstream = locked(&self.upstream).json(upstream.as_deref());
+        upstream["sentinels"] = self.sentinels();
         json!({
             "now": unix_ms(),
             "version": env!("CARGO_PKG_VERSION"),
             "up_ms": crate::clock::now().millis_since(shared.started),
-            "upstream": locked(&self.upstream).json(upstream.as_deref()),
+            "upstream": upstream,
             "clients": shared.clients.load(Ordering::Relaxed),
             "max_clients": shared.live.most_clients(),
             "known": shared.gate.known(),
@@ -187,6 +189,24 @@ impl Watch {
             "awaited": view.awaited,
             "waiters": view.waiters,
             "longest_wait_ms": view.longest_wait_ms,
+        })
+    }
+}
+
+impl Watch {
+    /// Returns what is known of the sentinels, and of the last failover and its cost; null without sentinels.
+    fn sentinels(&self) -> Value {
+        let Some(sentinels) = &self.shared.sentinels else {
+            return Value::Null;
+        };
+        let (known, heard) = sentinels.metrics().known_and_heard();
+        let at_ms = sentinels.metrics().last_failover().map(|at| at * 1_000);
+        let upstream = self.shared.gate.upstream_metrics();
+        json!({
+            "known": known,
+            "heard": heard,
+            "last_failover_ms": at_ms,
+            "outage_ms": upstream.map(UpstreamMetrics::last_outage_ms),
         })
     }
 }

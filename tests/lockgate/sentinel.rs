@@ -1,6 +1,9 @@
 //! Sentinels name the master. Failovers under load are a run of their own (`tests/failover`).
 
-use crate::admin::get;
+use crate::admin::{
+    events::{events, next_with},
+    get,
+};
 use crate::support::{Lockgate, SHORT_GRACE, Sentinels, Value, eventually};
 
 /// A user of the Sentinels, for lockgate alone: they let in nobody but lockgate by it.
@@ -51,6 +54,8 @@ fn an_owner_keeps_its_lock_and_waiters_go_on_when_the_master_changes() {
         assert_eq!(sentinels.master().client().say("GET a"), "t1");
         sentinels.heals(false);
     }
+    let told = next_with(&mut events(gate.admin_address()), r#""heard":3,"known":3"#);
+    assert!(!told.contains(r#""last_failover_ms":null"#), "{told}");
     assert_eq!(owner.say("UNLOCK a t1"), 1);
     assert_eq!(waiter.read_reply(), "t2");
     assert_eq!(sentinels.master().client().say("GET a"), "t2");

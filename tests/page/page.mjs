@@ -1,9 +1,10 @@
 // The live page as an operator sees it, compared with what lockgate says to its clients.
-import { Client, SCREENSHOTS, check, equal, eventually, freePort, startBrowser, startGate, startRedis } from "./parts.mjs";
+import { Client, SCREENSHOTS, check, equal, eventually, freePort, startBrowser, startGate, startRedis,
+  startSentinel } from "./parts.mjs";
 
 const [port, redisPort, adminPort] = [await freePort(), await freePort(), await freePort()];
 const redis = await startRedis(redisPort);
-let gate = await startGate(port, redisPort, adminPort);
+let gate = await startGate(port, `redis://127.0.0.1:${redisPort}`, adminPort);
 const browser = await startBrowser();
 const page = browser.pages()[0] ?? await browser.newPage();
 const trouble = [];
@@ -253,9 +254,24 @@ await eventually("the page says so", isLost);
 check(!await page.locator("#upstream").isVisible(), "what is not known any more is not said");
 check(await page.evaluate(() => document.body.hasAttribute("data-stale")), "what is shown is shown as old");
 await shot("lost");
-gate = await startGate(port, redisPort, adminPort);
+gate = await startGate(port, `redis://127.0.0.1:${redisPort}`, adminPort);
 await eventually("the page is live again", async () => await text("#connection") === "live");
 await eventually("and shows what is now", async () => (await rows()).length === 0);
+
+step("sentinels move the master");
+gate.kill("SIGKILL");
+await gate.ended;
+const [replicaPort, sentinelPort] = [await freePort(), await freePort()];
+await startRedis(replicaPort, "--replicaof", "127.0.0.1", redisPort);
+await startSentinel(sentinelPort, redisPort);
+gate = await startGate(port, `redis+sentinel://127.0.0.1:${sentinelPort}/m`, adminPort);
+await eventually("the page names the master and the sentinels", async () =>
+  (await text("#upstream")) === `Redis at 127.0.0.1:${redisPort} (m) answers · 1 of 1 sentinels are heard`);
+const operator = await Client.connect(sentinelPort);
+await eventually("the sentinel begins", async () => await operator.say("SENTINEL", "FAILOVER", "m") === "OK");
+const movedOn = new RegExp(`^Redis at 127\\.0\\.0\\.1:${replicaPort} \\(m\\) answers · 1 of 1 sentinels are heard, last failover `
+  + "[\\d.]+ m?s ago, [\\d.]+ m?s without a connection$");
+await eventually("the page names the new one, and what the failover cost", async () => movedOn.test(await text("#upstream")), 30_000);
 
 equal(trouble, [], "what the browser complained about");
 await browser.close();

@@ -1,6 +1,6 @@
 // What the test is made of: the programs, clients over plain sockets, and a browser.
 import { spawn } from "node:child_process";
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, writeFileSync } from "node:fs";
 import net from "node:net";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
@@ -49,15 +49,25 @@ function start(program, args, env = {}) {
   return child;
 }
 
-export async function startRedis(port) {
+export async function startRedis(port, ...more) {
   const dir = mkdtempSync(join(WORK, "redis-"));
-  const redis = start("redis-server", ["--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"]);
+  const redis = start("redis-server", ["--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no",
+    "--repl-diskless-sync-delay", "0", ...more]);
   await eventually("Redis is ready", () => redis.log.includes("Ready to accept connections"));
   return redis;
 }
 
-export async function startGate(port, redisPort, adminPort) {
-  const gate = start(LOCKGATE, ["--listen", `127.0.0.1:${port}`, "--upstream", `redis://127.0.0.1:${redisPort}`,
+// A sentinel that decides alone, of the service "m".
+export async function startSentinel(port, masterPort) {
+  const file = join(mkdtempSync(join(WORK, "sentinel-")), "sentinel.conf");
+  writeFileSync(file, `port ${port}\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 ${masterPort} 1\n`);
+  const sentinel = start("redis-server", [file, "--sentinel"]);
+  await eventually("the sentinel watches", () => sentinel.log.includes("+monitor master m"));
+  return sentinel;
+}
+
+export async function startGate(port, upstream, adminPort) {
+  const gate = start(LOCKGATE, ["--listen", `127.0.0.1:${port}`, "--upstream", upstream,
     "--admin", `127.0.0.1:${adminPort}`], {
     LOCKGATE_UPSTREAM_CONNECT_TIMEOUT: "300ms", LOCKGATE_WRITE_BACK_GRACE: "2500ms", LOCKGATE_UPSTREAM_TIMEOUT: "1s",
     LOCKGATE_ABSORB_KEYS: "spin:*", LOCKGATE_ABSORB_PARK: "10s",

@@ -234,7 +234,7 @@ function drawChart(chart) {
 
 // ── state ────────────────────────────────────────────────────────────────────
 
-function showUpstream(upstream) {
+function showUpstream(upstream, now) {
   const shown = $("upstream");
   if (upstream.name === null) {
     shown.dataset.state = "good";
@@ -249,6 +249,13 @@ function showUpstream(upstream) {
     shown.dataset.state = "bad";
     shown.textContent = `Redis does not serve, for ${span(upstream.for_ms)}: ${upstream.why}`;
   }
+  if (upstream.sentinels) shown.textContent += ` · ${sentinels(upstream.sentinels, now)}`;
+}
+
+function sentinels({known, heard, last_failover_ms: at, outage_ms: outage}, now) {
+  const text = `${heard} of ${known} sentinels are heard`;
+  if (at === null) return text;
+  return `${text}, last failover ${span(now - at)} ago, ${span(outage)} without a connection`;
 }
 
 function show(state) {
@@ -260,7 +267,7 @@ function show(state) {
   $("grants").textContent = state.grants === null ? "–" : whole(state.grants);
   $("about").textContent = `lockgate ${state.version}, up ${span(state.up_ms)}`;
   document.title = state.waiters ? `(${whole(state.waiters)}) lockgate` : "lockgate";
-  showUpstream(state.upstream);
+  showUpstream(state.upstream, state.now);
   showLocks(state);
   if (state.sample && state.sample[AT] !== samples[samples.length - 1]?.[AT]) {
     samples.push(state.sample);

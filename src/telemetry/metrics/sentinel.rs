@@ -39,6 +39,17 @@ impl SentinelMetrics {
         self.pauses.count();
     }
 
+    /// Returns how many sentinels there are, and how many of them replied lately.
+    pub fn known_and_heard(&self) -> (usize, usize) {
+        let get = |number: &AtomicUsize| number.load(Ordering::Relaxed);
+        (get(&self.known), get(&self.heard))
+    }
+
+    /// Returns when sentinels last announced another master, in seconds since 1970.
+    pub fn last_failover(&self) -> Option<u64> {
+        Some(self.last_failover.load(Ordering::Relaxed)).filter(|at| *at != 0)
+    }
+
     /// Returns all families.
     pub fn families(&self) -> Vec<Family> {
         vec![

@@ -183,6 +183,11 @@ impl UpstreamMetrics {
         self.can_lock.store(can_lock, Ordering::Relaxed);
     }
 
+    /// Returns how long it took to open a shared connection again, the last time that one broke.
+    pub fn last_outage_ms(&self) -> u64 {
+        self.outage.load(Ordering::Relaxed) / 1_000
+    }
+
     /// Returns the number of commands that were sent.
     pub fn commands(&self) -> u64 {
         self.commands.iter().map(Counter::get).sum()

@@ -16,7 +16,7 @@ const EVENTS: &str = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const TEXT_BYTES: usize = 256;
 
 /// A stream of events that was begun.
-pub(super) fn events(admin: SocketAddr) -> Http {
+pub(crate) fn events(admin: SocketAddr) -> Http {
     events_with(admin, "")
 }
 
@@ -46,7 +46,7 @@ fn next(http: &mut Http) -> (String, String) {
 
 /// What is told next that holds these words.
 #[track_caller]
-pub(super) fn next_with(http: &mut Http, words: &str) -> String {
+pub(crate) fn next_with(http: &mut Http, words: &str) -> String {
     let mut told = String::new();
     for _ in 0..10 {
         let (name, data) = next(http);

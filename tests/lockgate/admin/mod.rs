@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::support::{Client, Http, Lockgate, RedisServer};
 
 mod bounds;
-mod events;
+pub(crate) mod events;
 mod readiness;
 mod routes;
 mod takes_locks;
