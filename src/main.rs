@@ -32,7 +32,7 @@ mod demo;
 
 use cli::{
     arguments::{self, Arguments, Command},
-    banner, check,
+    banner, check, doctor,
     exit::Exit,
     health,
     log::Log,
@@ -54,6 +54,7 @@ fn main() -> ExitCode {
             arguments::print_completions(shell);
             Exit::Done
         }
+        Some(Command::Doctor(flags)) => doctor::run(flags, std::env::vars_os()),
         Some(Command::Health(flags)) => health::run(flags, std::env::vars_os()),
         Some(Command::Man { directory }) => match arguments::write_manual(&directory) {
             Ok(()) => Exit::Done,

@@ -28,7 +28,10 @@ use crate::{
     store::{
         Store,
         embedded::EmbeddedStore,
-        redis::{RedisSettings, RedisStore},
+        redis::{
+            RedisSettings, RedisStore,
+            doctor::{self, Finding},
+        },
     },
     telemetry::metrics::locks::LockMetrics,
     transport::{
@@ -109,6 +112,21 @@ pub fn check(config: &Config) -> Vec<Error> {
 pub fn check_files(config: &Config) -> Vec<Error> {
     let tls = [tls_to_clients(config).err(), tls_to_redis(config).err()];
     tls.into_iter().flatten().collect()
+}
+
+/// Tries what lockgate needs on the Redis of this configuration. None: the upstream is the memory of this process.
+///
+/// # Errors
+/// A file of TLS towards Redis cannot be used.
+pub async fn examine(config: &Config) -> Result<Option<Vec<Finding>>, Error> {
+    let tls = tls_to_redis(config)?;
+    let Upstream::Redis(redis) = &config.upstream.url else {
+        return Ok(None);
+    };
+    let sentinels = watch_sentinels(config, &redis.place, tls.as_ref());
+    let (endpoint, _) = endpoints(&redis.place, tls, sentinels.as_deref());
+    let settings = redis_settings(config, redis, Arc::new(endpoint));
+    Ok(Some(doctor::examine(&settings).await))
 }
 
 /// Serves clients on these listeners until `shutdown` completes and they are done, or until `drain` is over.
@@ -264,28 +282,9 @@ pub(crate) fn shared(
     let (store, upstream): (Arc<dyn Store>, _) = match &config.upstream.url {
         Upstream::Embedded => (Arc::new(EmbeddedStore::new()), None),
         Upstream::Redis(redis) => {
-            // One endpoint for locks and one for clients: neither can use up the other's lookups.
-            let endpoint = || Endpoint::new(redis.place.clone(), tls.clone());
             sentinels = watch_sentinels(config, &redis.place, tls.as_ref());
-            let (for_locks, for_clients) = match &sentinels {
-                Some(sentinels) => (
-                    endpoint().of(sentinels.master_for_locks()),
-                    endpoint().of(sentinels.master()),
-                ),
-                None => (endpoint(), endpoint()),
-            };
-            let settings = RedisSettings {
-                endpoint: Arc::new(for_locks),
-                own: redis.own(),
-                connect_timeout: config.upstream.connect_timeout,
-                timeout: config.upstream.timeout,
-                ping: config.upstream.ping,
-                grace: (config.write_back.leases != WriteBack::Off)
-                    .then_some(config.write_back.grace),
-                key_prefix: config.lock.key_prefix.clone(),
-                connections: config.limits.shared_connections,
-                idle: config.upstream.idle_timeout,
-            };
+            let (for_locks, for_clients) = endpoints(&redis.place, tls, sentinels.as_deref());
+            let settings = redis_settings(config, redis, Arc::new(for_locks));
             let store = RedisStore::new(settings, Arc::clone(&users));
             if let (Some(sentinels), Some(metrics)) = (&sentinels, store.metrics()) {
                 metrics.with_sentinels(sentinels.metrics());
@@ -335,6 +334,22 @@ pub(crate) fn shared(
     }
 }
 
+/// Returns one endpoint for locks and one for clients: neither can use up the other's lookups.
+fn endpoints(
+    place: &Place,
+    tls: Option<Arc<TlsClient>>,
+    sentinels: Option<&Sentinels>,
+) -> (Endpoint, Endpoint) {
+    let endpoint = || Endpoint::new(place.clone(), tls.clone());
+    match sentinels {
+        Some(sentinels) => (
+            endpoint().of(sentinels.master_for_locks()),
+            endpoint().of(sentinels.master()),
+        ),
+        None => (endpoint(), endpoint()),
+    }
+}
+
 /// Begins to ask the sentinels of the upstream, where it has some.
 fn watch_sentinels(
     config: &Config,
@@ -357,6 +372,22 @@ fn watch_sentinels(
     }));
     sentinels.begin();
     Some(sentinels)
+}
+
+/// Returns the settings of the store in this Redis.
+fn redis_settings(config: &Config, redis: &RedisAddress, endpoint: Arc<Endpoint>) -> RedisSettings {
+    let writes_back = config.write_back.leases != WriteBack::Off;
+    RedisSettings {
+        endpoint,
+        own: redis.own(),
+        connect_timeout: config.upstream.connect_timeout,
+        timeout: config.upstream.timeout,
+        ping: config.upstream.ping,
+        grace: writes_back.then_some(config.write_back.grace),
+        key_prefix: config.lock.key_prefix.clone(),
+        connections: config.limits.shared_connections,
+        idle: config.upstream.idle_timeout,
+    }
 }
 
 /// Returns the guard that asks clients for this instance's password, where it has one.

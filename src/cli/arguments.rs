@@ -41,6 +41,12 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Compare, on this terminal, clients that spin on a Redis with clients that wait in lockgate
     Demo(demo::Arguments),
+    /// Try on the Redis of this configuration what lockgate needs, and say what locks lack and what to change
+    ///
+    /// Takes the flags, the environment and the file of the server, and examines Redis as the user upstream.user, or
+    /// without logging in. It disturbs no instance, and leaves no key behind. Exit 0: everything works; 8: locks work,
+    /// with less comfort or less safety; 1: a lock cannot be taken.
+    Doctor(Flags),
     /// Ask the instance of this configuration for a sign of life: exit 0 if it answers, 1 if not
     ///
     /// For container engines. Takes the flags, the environment and the file that the instance was started with. An

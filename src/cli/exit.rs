@@ -10,7 +10,8 @@ use lockgate::{ConfigError, Error};
 pub(crate) enum Exit {
     /// The program did what was asked.
     Done,
-    /// The system failed while the program ran, or `lockgate health` got no answer.
+    /// The system failed while the program ran, `lockgate health` got no answer, or `lockgate doctor` found that no lock
+    /// can be taken.
     Failed,
     /// Wrong use: a flag, a variable or the configuration file. A restart does not help.
     Wrong,
@@ -26,6 +27,8 @@ pub(crate) enum Exit {
     NoServer,
     /// `lockgate demo` cannot reach Redis, or Redis refuses what it asks.
     NoRedis,
+    /// `lockgate doctor` found that locks work with less comfort or less safety.
+    Degraded,
     /// A signal ended `lockgate demo` early; 130 is what shells have for Ctrl-C.
     Interrupted,
 }
@@ -34,13 +37,14 @@ pub(crate) enum Exit {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
-  1  failed while running; health: no answer
+  1  failed while running; health: no answer; doctor: a lock cannot be taken
   2  wrong use: a flag, a variable of the environment, or the configuration file
   3  an address or a socket cannot be listened on
   4  a file that the configuration names is of no use: a certificate, a key or a password
   5  told to end, but clients were cut that were not done within `drain`, or when told twice
   6  demo: no Redis server is installed here, and none was named
   7  demo: Redis cannot be reached, or refuses what is asked
+  8  doctor: locks work, with less comfort or less safety
   130  demo: ended before it was done";
 
 impl Exit {
@@ -71,6 +75,7 @@ impl Exit {
             Self::ClientsCut => 5,
             Self::NoServer => 6,
             Self::NoRedis => 7,
+            Self::Degraded => 8,
             Self::Interrupted => 130,
         }
     }

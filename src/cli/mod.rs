@@ -3,7 +3,8 @@
 //!
 //! - [`arguments`]: the flags and subcommands.
 //! - [`exit`]: the exit codes.
-//! - [`check`] implements `--check-config`; [`health`] asks a running instance for a sign of life.
+//! - [`check`] implements `--check-config`; [`health`] asks a running instance for a sign of life; [`doctor`] examines
+//!   Redis.
 //! - [`log`]: where the log goes; [`banner`]: what people see first.
 //! - [`reload`] implements SIGHUP.
 //! - [`service`]: the interface to systemd.
@@ -11,6 +12,7 @@
 pub(crate) mod arguments;
 pub(crate) mod banner;
 pub(crate) mod check;
+pub(crate) mod doctor;
 pub(crate) mod exit;
 pub(crate) mod health;
 pub(crate) mod log;

@@ -25,6 +25,7 @@ mod basics;
 mod catalog;
 mod crowd;
 mod demo;
+mod doctor;
 mod documents;
 mod embedded;
 mod faults;

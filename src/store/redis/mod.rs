@@ -9,6 +9,7 @@
 //! - `can_lock`: whether Redis takes locks; `readiness`: the probe that finds out.
 //! - `auth_probe`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it.
 //! - `reconnector`: opens a new link whenever one breaks.
+//! - [`doctor`]: tries what lockgate needs of a Redis, for `lockgate doctor`.
 //! - `data_loss`: detects that Redis lost data; `grace`: how long all instances then grant no free lock.
 //!
 //! Requests for many locks share a link, so that they travel in batches. The cost per request is therefore kept
@@ -47,6 +48,7 @@ mod can_lock;
 mod claims;
 mod credentials;
 mod data_loss;
+pub mod doctor;
 mod grace;
 mod handshake;
 mod link;

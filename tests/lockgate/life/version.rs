@@ -81,6 +81,7 @@ fn the_manual_has_a_page_for_the_program_and_each_subcommand() {
     }
     for name in [
         "lockgate-demo.1",
+        "lockgate-doctor.1",
         "lockgate-completions.1",
         "lockgate-man.1",
     ] {
