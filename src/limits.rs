@@ -38,6 +38,17 @@ pub const KEPT_GRANT_BYTES: usize = 512;
 /// the connection, such as `SELECT`. A client that queues more gets an error and is closed.
 pub const QUEUED_COMMANDS: usize = 64 * 1024;
 
+/// Bytes of what a client says of its connection (its name, its library and the library's version) that are said again
+/// when its connection to Redis ends and it gets another one. A client that says more is closed instead.
+pub const CLIENT_STATEMENT_BYTES: usize = 512;
+
+/// Most commands of one client that get an error each because Redis cannot be reached. A client that sent more at a time
+/// gets one error, and is closed: the errors may be longer than the commands.
+pub const REFUSED_COMMANDS: usize = 1_024;
+
+/// Servers that lockgate remembers to have been the upstream, the latest ones.
+pub const KNOWN_SERVERS: usize = 4;
+
 /// Client connections to Redis that are being opened at a time; all others wait their turn. Redis's backlog of
 /// connections that it has not accepted holds 511 (`tcp-backlog`), or 128 on older systems.
 pub const CONNECTING: usize = 64;

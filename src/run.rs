@@ -29,7 +29,7 @@ use crate::{
         Store,
         embedded::EmbeddedStore,
         redis::{
-            RedisSettings, RedisStore,
+            RedisSettings, RedisStore, ServerProbe,
             doctor::{self, Finding},
         },
     },
@@ -285,11 +285,16 @@ pub(crate) fn shared(
             sentinels = watch_sentinels(config, &redis.place, tls.as_ref());
             let (for_locks, for_clients) = endpoints(&redis.place, tls, sentinels.as_deref());
             let settings = redis_settings(config, redis, Arc::new(for_locks));
+            let probe = ServerProbe::new(Arc::new(settings.clone()));
             let store = RedisStore::new(settings, Arc::clone(&users));
             if let (Some(sentinels), Some(metrics)) = (&sentinels, store.metrics()) {
                 metrics.with_sentinels(sentinels.metrics());
             }
-            let address = Connector::new(Arc::new(for_clients), config.upstream.connect_timeout);
+            let address = Connector::new(
+                Arc::new(for_clients),
+                config.upstream.connect_timeout,
+                probe,
+            );
             (Arc::new(store), Some(Arc::new(address)))
         }
     };

@@ -156,6 +156,15 @@ impl User {
         at.is_some_and(|at| now < at.plus_millis(VERIFIED_FOR_MS))
     }
 
+    /// Makes an earlier verification of these credentials void: the server that accepted them is gone.
+    pub fn doubt(&self, credentials: &Credentials) {
+        let mut kept = lock(&self.verified);
+        let its = kept.iter_mut().find(|it| it.credentials == *credentials);
+        if let Some(it) = its {
+            it.at = None;
+        }
+    }
+
     /// Records that Redis no longer accepts these credentials from lockgate.
     pub fn refused(&self, credentials: &Credentials) {
         let mut kept = lock(&self.verified);
@@ -323,6 +332,9 @@ mod tests {
         assert!(!known(&right, VERIFIED_FOR_MS) && !known(&other, 0));
         users.verified(&right, NOW.plus_millis(VERIFIED_FOR_MS));
         assert!(known(&right, VERIFIED_FOR_MS));
+        ann.doubt(&right);
+        assert!(!known(&right, VERIFIED_FOR_MS), "by a server that is gone");
+        users.verified(&right, NOW.plus_millis(VERIFIED_FOR_MS));
         ann.refused(&right);
         assert!(
             !known(&right, VERIFIED_FOR_MS),

@@ -1,6 +1,10 @@
 //! One client's own connection to Redis, opened for its first ordinary command. Bytes pass unchanged in both
 //! directions. The relay counts the replies ([`ReplyForwarder`]), so that a lock command knows when its turn has
 //! come. [`State`] keeps what they reveal about the connection (database, protocol, transaction …).
+//!
+//! When Redis is gone and owes nothing, the connection ends without its client. The next ordinary command opens it again,
+//! and what the client had said before is said again first. If Redis lives and closed the connection, the client is
+//! closed.
 
 use std::{
     io,
@@ -11,12 +15,16 @@ use std::{
 use bytes::BytesMut;
 
 use crate::{
+    auth::identity::Credentials,
+    clock,
+    lock::Time,
     relay::{
         Instance,
         connector::Connector,
         local::information,
         reply_forwarder::ReplyForwarder,
-        state::{State, Uncountable},
+        restoration::Unopened,
+        state::{Identity, State, Uncountable},
     },
     store::Later,
     telemetry::metrics::relays::{Open, Traffic},
@@ -38,15 +46,28 @@ pub(crate) struct Relay {
     traffic: Traffic,
     /// No more bytes go to Redis.
     closing: bool,
+    opened_at: Time,
+    /// Completes when the connection leads to a server that is no longer the upstream.
+    left: Option<Later<()>>,
+    /// The look at the server of the connection, until it is done.
+    look: Option<Later<()>>,
+    /// The number of identity changes at the latest look.
+    looked_as: Option<u64>,
+    /// An earlier connection ended without its client: the next one has to be made what it was.
+    detached: bool,
+    /// It has just done so.
+    has_detached: bool,
 }
 
 enum Link {
     None,
-    Opening(Later<io::Result<Stream>>),
+    Opening(Later<Result<Stream, Unopened>>),
     Open(
         Pipe,
         #[expect(dead_code, reason = "it counts for as long as it lives")] Open,
     ),
+    /// The connection ended; whether its server still serves is being looked at.
+    Judged(Later<bool>),
     Ended,
 }
 
@@ -55,6 +76,8 @@ enum Link {
 pub(crate) enum Broken {
     /// It could not be opened.
     Unreachable(io::Error),
+    /// Redis refuses what the client had said on an earlier connection.
+    Unrestored,
     /// A reply of Redis matches no command for certain.
     Uncountable(Uncountable),
 }
@@ -69,6 +92,12 @@ impl Relay {
             state: State::new(),
             traffic: Traffic::default(),
             closing: false,
+            opened_at: Time::default(),
+            left: None,
+            look: None,
+            looked_as: None,
+            detached: false,
+            has_detached: false,
         }
     }
 
@@ -82,7 +111,7 @@ impl Relay {
         self.replies.is_between_replies() && !self.state.is_executing()
     }
 
-    /// Returns whether anything was sent.
+    /// Returns whether there is a connection, or was one that has not been detached.
     pub(crate) fn is_used(&self) -> bool {
         !matches!(self.link, Link::None)
     }
@@ -95,9 +124,13 @@ impl Relay {
         }
     }
 
-    /// Returns whether Redis closed the connection, or none was ever opened.
+    /// Returns whether Redis closed the connection, or none was ever opened, and nothing waits for the next one.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.link, Link::None | Link::Ended)
+        match self.link {
+            Link::None | Link::Ended => true,
+            Link::Judged(_) => self.first.is_empty(),
+            Link::Opening(_) | Link::Open(..) => false,
+        }
     }
 
     /// Returns whether Redis closed the connection.
@@ -111,11 +144,36 @@ impl Relay {
             Link::Open(pipe, _) => pipe.pass_on(inbox, count),
             Link::Ended => drop(inbox.split_to(count)),
             Link::None => {
-                self.link = Link::Opening(Box::pin(Arc::clone(&self.address).connect()));
+                self.open();
                 self.first.unsplit(inbox.split_to(count));
             }
-            Link::Opening(_) => self.first.unsplit(inbox.split_to(count)),
+            Link::Opening(_) | Link::Judged(_) => self.first.unsplit(inbox.split_to(count)),
         }
+    }
+
+    fn open(&mut self) {
+        let mut route = self.address.endpoint.route();
+        self.left = route
+            .may_change()
+            .then(|| -> Later<()> { Box::pin(async move { route.left().await }) });
+        let again = self.detached.then(|| self.state.restoration());
+        self.link = Link::Opening(Box::pin(Arc::clone(&self.address).open(again)));
+    }
+
+    /// Returns whether the connection has ended without its client since the previous call.
+    pub(crate) fn take_detached(&mut self) -> bool {
+        std::mem::take(&mut self.has_detached)
+    }
+
+    /// Where the connection of a client that was detached could not be opened: drops what waits for it. Returns how many
+    /// replies it would have got; none where each cannot get an error instead.
+    pub(crate) fn refuse_waiting(&mut self) -> Option<usize> {
+        if !self.detached || !matches!(self.link, Link::None) {
+            return None;
+        }
+        let count = self.state.forget_unsent()?;
+        self.first = BytesMut::new();
+        Some(count)
     }
 
     /// Sends Redis bytes that the client did not send.
@@ -170,28 +228,47 @@ impl Relay {
         }
     }
 
-    /// Opens the connection, and reads once if `reads`; forwards to `client`. Returns whether anything was
-    /// read.
+    /// Opens the connection, and reads once if `reads`; forwards to `client`. If the connection ends, it may do so
+    /// without its client if `detaches`. Returns whether anything was read.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Pipe,
         reads: bool,
+        detaches: bool,
         instance: &dyn Instance,
     ) -> Result<bool, Broken> {
+        if let Link::Judged(verdict) = &mut self.link {
+            let Poll::Ready(is_same_server) = verdict.as_mut().poll(cx) else {
+                return Ok(false);
+            };
+            match is_same_server {
+                true => self.link = Link::Ended,
+                false => self.detach(instance),
+            }
+            return Ok(true);
+        }
         if let Link::Opening(opening) = &mut self.link {
             match opening.as_mut().poll(cx) {
                 Poll::Pending => return Ok(false),
-                Poll::Ready(stream) => {
-                    self.link = Link::Ended;
-                    let mut pipe = stream.and_then(Pipe::new).map_err(Broken::Unreachable)?;
-                    pipe.outbox = std::mem::take(&mut self.first);
-                    if self.closing {
-                        pipe.close_writing();
-                    }
-                    self.link = Link::Open(pipe, instance.relay_metrics().opened());
-                }
+                Poll::Ready(stream) => self.opened(stream, instance)?,
             }
+        }
+        self.look(cx);
+        if !matches!(self.link, Link::Open(..)) {
+            return Ok(false);
+        }
+        if let Some(left) = &mut self.left
+            && left.as_mut().poll(cx).is_ready()
+        {
+            // It may live on, and answer.
+            self.count_bytes();
+            (self.left, self.look) = (None, None);
+            match detaches && self.state.is_restorable() && self.is_between_replies() {
+                true => self.detach(instance),
+                false => self.link = Link::Ended,
+            }
+            return Ok(true);
         }
         let Link::Open(pipe, _) = &mut self.link else {
             return Ok(false);
@@ -215,16 +292,85 @@ impl Relay {
             counted.map_err(Broken::Uncountable)?;
             if pipe.ended {
                 self.count_bytes();
-                self.link = Link::Ended;
+                self.look = None;
+                let detaches = detaches && self.state.is_restorable() && self.is_between_replies();
+                self.link = match detaches {
+                    true => Link::Judged(Box::pin(
+                        Arc::clone(&self.address).is_same_server(self.opened_at, self.claim()),
+                    )),
+                    false => Link::Ended,
+                };
             }
             // Redis may refuse a certificate after the connection has opened.
             if let Some(error) = refused
                 && error.kind() == io::ErrorKind::InvalidData
                 && self.is_between_replies()
             {
+                self.link = Link::Ended;
                 return Err(Broken::Unreachable(error));
             }
         }
         Ok(moved)
+    }
+
+    /// Ends the connection without its client.
+    fn detach(&mut self, instance: &dyn Instance) {
+        self.link = Link::None;
+        (self.detached, self.has_detached) = (true, true);
+        if !self.first.is_empty() {
+            self.open();
+        }
+        instance.relay_metrics().detached();
+    }
+
+    fn opened(
+        &mut self,
+        stream: Result<Stream, Unopened>,
+        instance: &dyn Instance,
+    ) -> Result<(), Broken> {
+        self.link = match self.detached {
+            true => Link::None,
+            false => Link::Ended,
+        };
+        let stream = stream.map_err(|unopened| match unopened {
+            Unopened::Unreachable(error) => Broken::Unreachable(error),
+            Unopened::Refused => Broken::Unrestored,
+        })?;
+        let mut pipe = Pipe::new(stream).map_err(Broken::Unreachable)?;
+        pipe.outbox = std::mem::take(&mut self.first);
+        if self.closing {
+            pipe.close_writing();
+        }
+        self.link = Link::Open(pipe, instance.relay_metrics().opened());
+        self.opened_at = clock::now();
+        self.looked_as = None;
+        self.detached = false;
+        Ok(())
+    }
+
+    /// Returns the credentials that the client claims to have, as far as Redis accepted them.
+    fn claim(&self) -> Option<Credentials> {
+        match self.state.identity().0 {
+            Identity::Known(credentials) => Some(credentials.clone()),
+            Identity::Anonymous | Identity::NotKept => None,
+        }
+    }
+
+    /// Looks at the server of the connection, so that another one in its place is recognised.
+    fn look(&mut self, cx: &mut Context<'_>) {
+        if !matches!(self.link, Link::Open(..)) {
+            return;
+        }
+        let (_, changes) = self.state.identity();
+        if self.looked_as != Some(changes) && self.state.settled() {
+            self.looked_as = Some(changes);
+            let look = Arc::clone(&self.address).look(self.opened_at, self.claim());
+            self.look = Some(Box::pin(look));
+        }
+        if let Some(look) = &mut self.look
+            && look.as_mut().poll(cx).is_ready()
+        {
+            self.look = None;
+        }
     }
 }

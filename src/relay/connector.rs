@@ -4,6 +4,9 @@
 //! needs a connection to Redis. Redis's accept queue is short (`tcp-backlog`, 511): the system silently drops
 //! what does not fit and retries a second later. So only a few connections open at a time, each tries more
 //! than once within its time limit, and the others wait for as long as any connection gets through.
+//!
+//! When a connection ends, [`Connector::is_same_server`] tells whether Redis is gone. One look at the server serves all
+//! clients that wait for one.
 
 use std::{
     io,
@@ -16,17 +19,28 @@ use std::{
 };
 
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::timeout,
+    sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit},
+    time::{sleep, timeout},
 };
 
 use crate::{
+    auth::identity::Credentials,
+    clock,
     limits::CONNECTING,
+    lock::Time,
+    relay::{
+        restoration::{Restoration, Unopened},
+        servers::Servers,
+    },
+    store::redis::ServerProbe,
     transport::{endpoint::Endpoint, stream::Stream},
 };
 
 /// Attempts to open a connection within its time limit.
 const TRIES: u32 = 4;
+
+/// How long a connection is open before lockgate looks at its server: short-lived ones cost no look.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// The address of Redis.
 #[derive(Debug)]
@@ -38,17 +52,64 @@ pub struct Connector {
     turns: Semaphore,
     /// Number of connections opened so far.
     opened: AtomicU64,
+    probe: ServerProbe,
+    /// Locked during a look: one takes place at a time.
+    servers: Mutex<Servers>,
 }
 
 impl Connector {
-    /// Creates the address of the Redis at `endpoint`; opening a connection may take `connect_timeout`.
-    pub fn new(endpoint: Arc<Endpoint>, connect_timeout: Duration) -> Self {
+    /// Creates the address of the Redis at `endpoint`, to which `probe` leads too; opening a connection may take
+    /// `connect_timeout`.
+    pub fn new(endpoint: Arc<Endpoint>, connect_timeout: Duration, probe: ServerProbe) -> Self {
         Self {
             endpoint,
             connect_timeout,
             turns: Semaphore::new(CONNECTING),
             opened: AtomicU64::new(0),
+            probe,
+            servers: Mutex::default(),
         }
+    }
+
+    /// Opens a connection, and says on it what its client had said before.
+    pub(super) async fn open(
+        self: Arc<Self>,
+        again: Option<Restoration>,
+    ) -> Result<Stream, Unopened> {
+        let mut stream = Arc::clone(&self).connect().await?;
+        if let Some(again) = again {
+            let said = timeout(self.connect_timeout, again.say_on(&mut stream));
+            said.await.unwrap_or_else(|_| Err(timed_out().into()))?;
+        }
+        Ok(stream)
+    }
+
+    /// Looks at the server of a connection that was opened at this time, for a client with this claim, unless that was
+    /// done meanwhile.
+    pub(super) async fn look(self: Arc<Self>, opened_at: Time, claim: Option<Credentials>) {
+        sleep(LOOK_AFTER).await;
+        drop(self.look_since(opened_at, claim).await);
+    }
+
+    /// Returns whether the server of a connection, which was opened at this time and has just ended, still serves: it
+    /// closed the connection of this client, or the network did.
+    pub(super) async fn is_same_server(
+        self: Arc<Self>,
+        opened_at: Time,
+        claim: Option<Credentials>,
+    ) -> bool {
+        let servers = self.look_since(clock::now(), claim).await;
+        servers.are_same_since(opened_at)
+    }
+
+    async fn look_since(&self, since: Time, claim: Option<Credentials>) -> MutexGuard<'_, Servers> {
+        let mut servers = self.servers.lock().await;
+        if !servers.are_known(since, claim.as_ref()) {
+            let begun = clock::now();
+            let sighting = self.probe.look(claim.as_ref()).await;
+            servers.add(begun, claim, sighting);
+        }
+        servers
     }
 
     /// Opens a connection.

@@ -5,7 +5,9 @@ pub mod connection;
 pub mod connector;
 pub mod local;
 mod reply_forwarder;
+mod restoration;
 pub mod rewrite;
+mod servers;
 pub mod state;
 
 use std::{sync::Arc, task::Context};
@@ -108,7 +110,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether anything was sent to Redis.
+    /// Returns whether there is a connection to Redis, or was one that has not been detached.
     pub(crate) fn is_used(&self) -> bool {
         matches!(self, Self::Relay(relay) if relay.is_used())
     }
@@ -427,6 +429,23 @@ impl Backend {
         }
     }
 
+    /// Returns whether the connection to Redis has ended without the client since the previous call.
+    pub(crate) fn take_detached(&mut self) -> bool {
+        match self {
+            Self::Relay(relay) => relay.take_detached(),
+            Self::Local(_) => false,
+        }
+    }
+
+    /// Where the connection of a client that was detached could not be opened: drops what waits for it. Returns how many
+    /// replies it would have got; none where each cannot get an error instead.
+    pub(crate) fn refuse_waiting(&mut self) -> Option<usize> {
+        match self {
+            Self::Relay(relay) => relay.refuse_waiting(),
+            Self::Local(_) => None,
+        }
+    }
+
     /// Returns the traffic since the previous call.
     pub(crate) fn take_traffic(&mut self) -> Traffic {
         match self {
@@ -435,17 +454,18 @@ impl Backend {
         }
     }
 
-    /// Opens the connection, and reads from it if `reads`; forwards to `client`. Returns whether anything was
-    /// read.
+    /// Opens the connection, and reads from it if `reads`; forwards to `client`. If the connection ends, it may do so
+    /// without its client if `detaches`. Returns whether anything was read.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Pipe,
         reads: bool,
+        detaches: bool,
         instance: &dyn Instance,
     ) -> Result<bool, Broken> {
         match self {
-            Self::Relay(relay) => relay.poll(cx, client, reads, instance),
+            Self::Relay(relay) => relay.poll(cx, client, reads, detaches, instance),
             Self::Local(_) => Ok(false),
         }
     }

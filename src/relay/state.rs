@@ -34,8 +34,10 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::{
+    auth::identity::DEFAULT,
     gate::ClientInfo,
-    relay::rewrite::Amendment,
+    limits::REFUSED_COMMANDS,
+    relay::{restoration::Restoration, rewrite::Amendment},
     resp::{Protocol, ProtocolError, ReplyScanner, ReplyStep, RequestScanner},
 };
 
@@ -121,6 +123,10 @@ pub struct State {
     may_hear: bool,
     /// Redis has sent a reply other than an error.
     has_served: bool,
+    /// Redis watches keys for the next transaction (`WATCH`).
+    watching: bool,
+    /// Redis may remember something of this connection that is not followed here.
+    remembered: bool,
     uncountable: bool,
 }
 
@@ -161,23 +167,7 @@ impl State {
     /// # Errors
     /// The command's effect in Redis cannot be known.
     pub fn sent(&mut self, command: &RequestScanner) -> Result<(), Uncountable> {
-        if self.uncountable {
-            return Ok(());
-        }
-        self.one_shot_pending = command::leaves_one_shot_pending(command, self.one_shot_pending);
-        let mut command = Command::of(command).ok_or(Uncountable::Doubtful)?;
-        if command.names() {
-            command = command.named(self.next_name());
-        }
-        match command {
-            Command::Stream => self.uncountable = true,
-            Command::Auth { .. } | Command::Hello { login: Some(_), .. } => {
-                self.logins_sent += 1;
-                self.push(command.numbered(self.logins_sent));
-            }
-            _ => self.push(command),
-        }
-        Ok(())
+        self.sent_with(command, None)
     }
 
     /// As [`State::sent`], for an `AUTH` or `HELLO`: the arguments `who` state the client's identity, or lockgate
@@ -199,8 +189,8 @@ impl State {
         Ok(())
     }
 
-    /// As [`State::sent`], for a command whose arguments may name the client or its library. What Redis
-    /// accepts is shown to operators. After a mere [`State::sent`] it stays unknown.
+    /// As [`State::sent`], for a command whose arguments may describe the client. What Redis accepts is shown to
+    /// operators, and said again on the client's next connection. After a mere [`State::sent`] it stays unknown.
     ///
     /// # Errors
     /// As [`State::sent`].
@@ -209,14 +199,34 @@ impl State {
         command: &RequestScanner,
         arguments: &[Bytes],
     ) -> Result<(), Uncountable> {
-        let before = self.names_sent;
-        self.sent(command)?;
-        if let Some(number) = NonZeroU32::new(self.names_sent)
-            && self.names_sent != before
-            && (self.client_info.is_some() || ClientInfoCommands::is_in(arguments))
-        {
-            let client_info = self.client_info.get_or_insert_default();
-            client_info.sent(number, arguments);
+        self.sent_with(command, Some(arguments))
+    }
+
+    fn sent_with(
+        &mut self,
+        command: &RequestScanner,
+        arguments: Option<&[Bytes]>,
+    ) -> Result<(), Uncountable> {
+        if self.uncountable {
+            return Ok(());
+        }
+        self.one_shot_pending = command::leaves_one_shot_pending(command, self.one_shot_pending);
+        let mut command = Command::of(command).ok_or(Uncountable::Doubtful)?;
+        if command.names() {
+            let number = self.next_name();
+            command = command.named(number);
+            if self.client_info.is_some() || ClientInfoCommands::is_in(arguments) {
+                let client_info = self.client_info.get_or_insert_default();
+                client_info.sent(number, arguments);
+            }
+        }
+        match command {
+            Command::Stream => self.uncountable = true,
+            Command::Auth { .. } | Command::Hello { login: Some(_), .. } => {
+                self.logins_sent += 1;
+                self.push(command.numbered(self.logins_sent));
+            }
+            _ => self.push(command),
         }
         Ok(())
     }
@@ -375,6 +385,9 @@ impl State {
                 | Command::Reply(_)
                 | Command::Nobodys
                 | Command::Publish(_)
+                | Command::Watch
+                | Command::Unwatch
+                | Command::Remembered
                 | Command::Blank => true,
                 Command::Confirm { .. } | Command::ConfirmAll { .. } => {
                     self.protocol == Protocol::Resp3
@@ -472,6 +485,69 @@ impl State {
         self.one_shot_pending
     }
 
+    /// Returns whether a new connection can be made to Redis what this one is, by [`State::restoration`]: Redis owes no
+    /// reply and remembers nothing else.
+    pub fn is_restorable(&self) -> bool {
+        let is_idle = self.owed.is_empty() && !self.uncountable && !self.one_shot_pending;
+        let is_known = self.certain() && *self.logins.identity().0 != Identity::NotKept;
+        let client_info = self.client_info.as_ref();
+        is_idle
+            && is_known
+            && !self.remembered
+            && !self.watching
+            && !self.in_transaction
+            && self.subscriptions() == 0
+            && self.reply_mode == ReplyMode::default()
+            && client_info.is_none_or(|client_info| client_info.is_whole())
+    }
+
+    /// Where [`State::is_restorable`]: returns what to say on a new connection.
+    pub(super) fn restoration(&self) -> Restoration {
+        let mut again = Restoration::default();
+        if let Identity::Known(credentials) = self.logins.identity().0 {
+            let (name, password) = (credentials.name(), credentials.password());
+            match name {
+                // This form is older than users.
+                DEFAULT => again.add(&[b"AUTH", password]),
+                _ => again.add(&[b"AUTH", name, password]),
+            }
+        }
+        if self.protocol == Protocol::Resp3 {
+            again.add(&[b"HELLO", b"3"]);
+        }
+        if self.database > 0 {
+            again.add(&[b"SELECT", self.database.to_string().as_bytes()]);
+        }
+        if let Some(client_info) = &self.client_info {
+            client_info.add_to(&mut again);
+        }
+        again
+    }
+
+    /// Forgets the commands that were not sent after all. Returns how many replies they would have got; none where one
+    /// of them gets another number of replies than one, or they are too many.
+    pub fn forget_unsent(&mut self) -> Option<usize> {
+        let gets_one = |command| {
+            !matches!(
+                command,
+                Command::Reply(_)
+                    | Command::Monitor
+                    | Command::Debug
+                    | Command::Stream
+                    | Command::Nobodys
+                    | Command::Blank
+            )
+        };
+        let fits = self.commands_owed <= REFUSED_COMMANDS && !self.uncountable;
+        if !fits || !self.owed.iter().all(gets_one) {
+            return None;
+        }
+        self.owed = CommandQueue::default();
+        self.amendments = VecDeque::new();
+        self.one_shot_pending = false;
+        Some(std::mem::take(&mut self.commands_owed))
+    }
+
     /// Returns whether Redis no longer sends countable replies (`MONITOR`, `SCRIPT DEBUG YES`, `SYNC`,
     /// `PSYNC`, `REPLCONF`): the session is then a plain byte pipe.
     pub fn uncountable(&self) -> bool {
@@ -543,13 +619,17 @@ impl State {
     }
 
     fn end_transaction(&mut self) {
-        self.in_transaction = false;
+        if std::mem::take(&mut self.in_transaction) {
+            // Without a transaction, an `EXEC` or `DISCARD` is an error and ends no watch.
+            self.watching = false;
+        }
         self.may_hear = false;
         self.queued = CommandQueue::default();
     }
 
     fn reset(&mut self) {
         self.end_transaction();
+        self.watching = false;
         self.protocol = Protocol::Resp2;
         self.database = 0;
         self.login = None;

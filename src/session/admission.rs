@@ -28,7 +28,6 @@ use crate::{
 /// The user on whose behalf lock commands run.
 pub(super) struct Admitted {
     /// Held until another user is admitted or the connection ends: the connection refers to it by its number.
-    #[expect(dead_code, reason = "it is held, not used")]
     user: Arc<User>,
     /// The number of identity changes up to the admission.
     changes: u64,
@@ -69,7 +68,7 @@ impl Session {
         if !self.who.label.says(client_info) {
             self.who.label = Arc::new(self.who.label.saying(client_info));
         }
-        if self.is_admitted() {
+        if self.is_admitted() && self.recheck.is_none() {
             return self.run_or_refuse(front);
         }
         let claim = match self.backend.identity() {
@@ -158,7 +157,40 @@ impl Session {
         }
     }
 
+    /// Begins to verify an admitted client anew: another server takes the place of the one that accepted its
+    /// credentials, and may not. (Whether it serves anonymous clients shows on their shared connection.)
+    pub(super) fn check_again(&mut self) {
+        if let Some(admitted) = &self.admitted
+            && let Ok((Identity::Known(credentials), _)) = self.backend.identity()
+        {
+            admitted.user.doubt(credentials);
+            let claim = Some(credentials.clone());
+            self.recheck = Some(self.shared.gate.admits(claim, None));
+        }
+    }
+
+    /// Closes the client if it is refused.
+    pub(super) fn look_for_recheck(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(recheck) = &mut self.recheck else {
+            return false;
+        };
+        let Poll::Ready(admission) = recheck.as_mut().poll(cx) else {
+            return false;
+        };
+        self.recheck = None;
+        match admission {
+            Admission::Welcome(user) if self.is_admitted() => self.admit_as(user),
+            Admission::Welcome(_) => {}
+            Admission::Refused(_) | Admission::Unanswered(_) => {
+                self.shared.counters().unrestored_clients.count();
+                self.cut_off();
+            }
+        }
+        true
+    }
+
     fn admit_as(&mut self, user: Arc<User>) {
+        self.recheck = None;
         self.who.user = user.id();
         let changes = self.backend.identity().map_or(0, |(_, changes)| changes);
         self.admitted = Some(Admitted { user, changes });
@@ -223,7 +255,11 @@ mod tests {
         lock::{StoreReply, StoreRequest, UserId},
         relay::connector::Connector,
         session::Shared,
-        store::{Listener, LockName, LockStatus, Store, embedded::EmbeddedStore},
+        store::{
+            Listener, LockName, LockStatus, Store,
+            embedded::EmbeddedStore,
+            redis::{RedisSettings, ServerProbe},
+        },
         telemetry::metrics::locks::LockMetrics,
         transport::{
             endpoint::{self, Endpoint},
@@ -294,6 +330,18 @@ mod tests {
             let limits = config.limits.clone();
             let metrics = LockMetrics::new(config.poll_interval_micros());
             let upstream = Endpoint::new(endpoint::Place::Unix(upstream.to_owned()), None);
+            let upstream = Arc::new(upstream);
+            let probe = ServerProbe::new(Arc::new(RedisSettings {
+                endpoint: Arc::clone(&upstream),
+                own: None,
+                connect_timeout: SOON,
+                timeout: SOON,
+                ping: SOON,
+                grace: None,
+                key_prefix: Bytes::new(),
+                connections: 1,
+                idle: SOON,
+            }));
             let shared = Shared {
                 gate: Gate::new(
                     store,
@@ -302,7 +350,7 @@ mod tests {
                     metrics,
                     Arc::default(),
                 ),
-                upstream: Some(Arc::new(Connector::new(Arc::new(upstream), SOON))),
+                upstream: Some(Arc::new(Connector::new(upstream, SOON, probe))),
                 ..crate::run::shared(&config, Arc::new(LiveConfig::new(&config)), None, 0)
             };
             Self {

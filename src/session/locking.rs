@@ -334,6 +334,9 @@ impl Session {
     pub(super) fn answer(&mut self, answer: Answer, absorbed: Option<Box<Absorbed>>) -> bool {
         let busy = !self.client.is_written() && self.requests.inbox.is_empty();
         let is_grant = matches!(answer, Answer::Granted(_));
+        if is_grant && self.recheck.is_some() && !self.stage.is_mute() {
+            return self.stay(Turn::Answered(answer, absorbed));
+        }
         // A command that overtook may be answered before Redis has replied to one that it overtook.
         let is_next = self.stage.is_mute() || self.backend.is_settled();
         if !is_next || (is_grant && busy && !self.stage.is_mute()) {

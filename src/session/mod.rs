@@ -15,6 +15,7 @@
 //! sent before it closed runs.
 
 use std::{
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -30,6 +31,7 @@ use crate::{
     lock::{Time, UserId},
     relay::{Backend, connection::Broken},
     session::{bound_leases::BoundLeases, budget::Share, idle::Idle},
+    store::{Admission, Later},
     transport::{
         pipe::{Pipe, with_space},
         stream::Stream,
@@ -62,7 +64,7 @@ use admission::Admitted;
 use delivering::Delivering;
 use lifecycle::Stage;
 use peers::Connected;
-use requests::Requests;
+use requests::{Frame, Requests};
 use turn::Turn;
 use unread::Starved;
 
@@ -81,6 +83,8 @@ pub(crate) struct Session {
     /// The lock of the previous absorbed command that passed to Redis.
     last_passed: Option<Bytes>,
     admitted: Option<Admitted>,
+    /// The new check of an admitted client whose server is gone.
+    recheck: Option<Later<Admission>>,
     client: Pipe,
     backend: Backend,
     requests: Requests,
@@ -128,7 +132,7 @@ impl Session {
         stream: Stream,
         peer: &str,
         id: u64,
-    ) -> std::io::Result<Self> {
+    ) -> io::Result<Self> {
         let backend = Backend::new(&*shared, &stream, peer, id);
         stream.probe_after(shared.tcp_keepalive)?;
         let client = Pipe::new(stream)?;
@@ -144,6 +148,7 @@ impl Session {
             probe_at: Time::default(),
             last_passed: None,
             admitted: None,
+            recheck: None,
             client,
             backend,
             requests: Requests::default(),
@@ -179,6 +184,7 @@ impl Session {
         self.write(cx);
         self.backend.flush(cx);
         let mut moved = self.read(cx);
+        moved |= self.look_for_recheck(cx);
         moved |= self.go_on(cx);
         moved |= self.exchange(cx);
         moved |= self.look_for_starvation(cx);
@@ -291,12 +297,15 @@ impl Session {
             self.shared.counters().held_back_relays.count();
         }
         self.relay_full = is_full;
-        match self
-            .backend
-            .poll(cx, &mut self.client, reads, &*self.shared)
-        {
+        // Inside an ordinary command, Redis may have its beginning.
+        let detaches = self.stage == Stage::Open && self.requests.frame != Frame::Ordinary;
+        let (client, shared) = (&mut self.client, &*self.shared);
+        match self.backend.poll(cx, client, reads, detaches, shared) {
             Ok(moved) => {
                 self.client.set_aside();
+                if self.backend.take_detached() {
+                    self.check_again();
+                }
                 let has_ended = self.backend.has_ended();
                 if has_ended {
                     self.cut_off();
@@ -305,11 +314,10 @@ impl Session {
             }
             Err(broken) => {
                 match broken {
-                    Broken::Unreachable(error) => {
-                        self.shared.counters().unreachable_upstream.count();
-                        let text = self.shared.unreachable(&error);
-                        answer::error(&mut self.client.outbox, self.backend.protocol(), &text);
-                        self.cut_off_after_error();
+                    Broken::Unreachable(error) => self.refuse_unreachable(&error),
+                    Broken::Unrestored => {
+                        self.shared.counters().unrestored_clients.count();
+                        self.cut_off();
                     }
                     Broken::Uncountable(error) => {
                         self.shared.counters().uncountable_replies.count();
@@ -323,5 +331,21 @@ impl Session {
                 true
             }
         }
+    }
+
+    /// Answers a client whose connection to Redis could not be opened. One that had a connection before stays: each of
+    /// its commands gets the error.
+    fn refuse_unreachable(&mut self, error: &io::Error) {
+        let text = self.shared.unreachable(error);
+        let (out, protocol) = (&mut self.client.outbox, self.backend.protocol());
+        let is_whole =
+            self.requests.frame != Frame::Ordinary && !matches!(self.turn, Turn::Quitting);
+        if is_whole && let Some(count) = self.backend.refuse_waiting() {
+            (0..count).for_each(|_| answer::error(out, protocol, &text));
+            return;
+        }
+        self.shared.counters().unreachable_upstream.count();
+        answer::error(out, protocol, &text);
+        self.cut_off_after_error();
     }
 }

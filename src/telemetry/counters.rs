@@ -67,6 +67,7 @@ counters! {
     cross_protocol_requests: "Clients dropped because they spoke HTTP.",
     protocol_errors: "Clients closed because they did not speak the Redis protocol.",
     uncountable_replies: "Clients closed because it was not clear whose reply Redis sent.",
+    unrestored_clients: "Clients closed because Redis refused, on their new connection, what they had said on an earlier one.",
     unreachable_upstream: "Clients closed because Redis could not be reached for them.",
     refused_lock_commands: "Lock commands of too many arguments, or longer than limits.lock_command_bytes.",
     refused_keys: "Lock commands whose key was longer than limits.key_bytes.",

@@ -192,6 +192,11 @@ impl Endpoint {
 }
 
 impl Route {
+    /// Returns whether the address can change at all.
+    pub fn may_change(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Returns when the address has changed, or may no longer be used.
     pub async fn left(&mut self) {
         if let Some(at) = &mut self.0

@@ -1,13 +1,14 @@
-//! The client's name and library, as the client states them (`CLIENT SETNAME`, `CLIENT SETINFO`,
-//! `HELLO … SETNAME`), for operators to see. Like a login, a statement is kept until Redis replies, and
-//! counts once Redis has accepted it.
+//! What the client says of its connection: its name and library (`CLIENT SETNAME`, `CLIENT SETINFO`,
+//! `HELLO … SETNAME`), for operators to see, `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`. All of it is said again on the
+//! client's next connection. Like a login, a statement is kept until Redis replies, and counts once Redis has accepted
+//! it.
 
 use std::{collections::VecDeque, num::NonZeroU32};
 
 use bytes::Bytes;
 
 use super::command::c_equal;
-use crate::gate::{CLIENT_INFO_BYTES, ClientInfo};
+use crate::{gate::ClientInfo, limits::CLIENT_STATEMENT_BYTES, relay::restoration::Restoration};
 
 /// Most statements in flight that are kept, the latest ones.
 const OFFERED: usize = 16;
@@ -18,7 +19,11 @@ enum PendingInfo {
     Name(Box<[u8]>),
     Library(Box<[u8]>),
     Version(Box<[u8]>),
+    NoEvict(bool),
+    NoTouch(bool),
     Nothing,
+    /// The command was not read whole, or contains something unknown.
+    Unknown,
 }
 
 /// The client's name and library.
@@ -29,6 +34,10 @@ pub(super) struct ClientInfoCommands {
     name: Box<[u8]>,
     library: Box<[u8]>,
     version: Box<[u8]>,
+    no_evict: bool,
+    no_touch: bool,
+    /// Redis accepted a statement whose content is unknown.
+    unknown: bool,
 }
 
 impl ClientInfoCommands {
@@ -40,17 +49,45 @@ impl ClientInfoCommands {
         }
     }
 
-    /// Returns whether these arguments contain a statement.
-    pub(super) fn is_in(arguments: &[Bytes]) -> bool {
+    /// Returns whether these arguments contain a statement. None: they are unknown, and may.
+    pub(super) fn is_in(arguments: Option<&[Bytes]>) -> bool {
         !matches!(PendingInfo::of(arguments), PendingInfo::Nothing)
     }
 
     /// Keeps the statement of a forwarded command.
-    pub(super) fn sent(&mut self, number: NonZeroU32, arguments: &[Bytes]) {
+    pub(super) fn sent(&mut self, number: NonZeroU32, arguments: Option<&[Bytes]>) {
         if self.offered.len() >= OFFERED {
             self.offered.pop_front();
         }
         self.offered.push_back((number, PendingInfo::of(arguments)));
+    }
+
+    /// Returns whether everything that Redis has accepted is known.
+    pub(super) fn is_whole(&self) -> bool {
+        let bytes = self.name.len() + self.library.len() + self.version.len();
+        !self.unknown && bytes <= CLIENT_STATEMENT_BYTES
+    }
+
+    /// Adds the commands that state it again.
+    pub(super) fn add_to(&self, again: &mut Restoration) {
+        let mut add = |command: &[&[u8]], is_stated: bool| {
+            if is_stated {
+                again.add(command);
+            }
+        };
+        let Self {
+            name,
+            library,
+            version,
+            ..
+        } = self;
+        add(&[b"CLIENT", b"SETNAME", name], !name.is_empty());
+        let setinfo: [&[u8]; 2] = [b"CLIENT", b"SETINFO"];
+        let [client, what] = setinfo;
+        add(&[client, what, b"LIB-NAME", library], !library.is_empty());
+        add(&[client, what, b"LIB-VER", version], !version.is_empty());
+        add(&[b"CLIENT", b"NO-EVICT", b"ON"], self.no_evict);
+        add(&[b"CLIENT", b"NO-TOUCH", b"ON"], self.no_touch);
     }
 
     /// Applies a statement that Redis accepted. If its content was not kept, nothing is shown, rather than an
@@ -60,8 +97,11 @@ impl ClientInfoCommands {
             Some(PendingInfo::Name(name)) => self.name = name,
             Some(PendingInfo::Library(library)) => self.library = library,
             Some(PendingInfo::Version(version)) => self.version = version,
+            Some(PendingInfo::NoEvict(on)) => self.no_evict = on,
+            Some(PendingInfo::NoTouch(on)) => self.no_touch = on,
             Some(PendingInfo::Nothing) => {}
-            None => {
+            Some(PendingInfo::Unknown) | None => {
+                self.unknown = true;
                 self.name = Box::default();
                 self.library = Box::default();
                 self.version = Box::default();
@@ -74,9 +114,10 @@ impl ClientInfoCommands {
         self.take(number);
     }
 
-    /// Resets the name. As in Redis, the library stays.
+    /// Resets the name. As in Redis, the library stays. The other two depend on its version.
     pub(super) fn reset(&mut self) {
         self.name = Box::default();
+        self.unknown |= self.no_evict || self.no_touch;
     }
 
     /// Removes the statement with this number. Replies arrive in the order of the numbers; some statements,
@@ -93,7 +134,10 @@ impl ClientInfoCommands {
 }
 
 impl PendingInfo {
-    fn of(arguments: &[Bytes]) -> Self {
+    fn of(arguments: Option<&[Bytes]>) -> Self {
+        let Some(arguments) = arguments else {
+            return Self::Unknown;
+        };
         match arguments {
             [name, _version, options @ ..] if name.eq_ignore_ascii_case(b"HELLO") => {
                 Self::of_hello(options)
@@ -105,6 +149,10 @@ impl PendingInfo {
             [_client, _setinfo, what, value] if c_equal(what, b"LIB-VER") => {
                 Self::Version(kept(value))
             }
+            [_client, what, on] if c_equal(what, b"NO-EVICT") => Self::NoEvict(is_on(on)),
+            [_client, what, on] if c_equal(what, b"NO-TOUCH") => Self::NoTouch(is_on(on)),
+            // Of a kind that a later version of Redis may accept.
+            [_client, _setinfo, _what, _value] => Self::Unknown,
             _ => Self::Nothing,
         }
     }
@@ -126,9 +174,14 @@ impl PendingInfo {
     }
 }
 
-fn kept(client_info: &[u8]) -> Box<[u8]> {
-    client_info
-        .get(..CLIENT_INFO_BYTES)
-        .unwrap_or(client_info)
+fn is_on(argument: &[u8]) -> bool {
+    c_equal(argument, b"ON")
+}
+
+/// Returns the beginning of a statement; of one that is too long, so much of it that it cannot be taken for whole.
+fn kept(statement: &[u8]) -> Box<[u8]> {
+    statement
+        .get(..=CLIENT_STATEMENT_BYTES)
+        .unwrap_or(statement)
         .into()
 }

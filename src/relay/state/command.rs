@@ -40,11 +40,15 @@ pub(super) enum Command {
         /// The number of its `SETNAME`.
         client_info: Option<NonZeroU32>,
     },
-    /// `CLIENT SETNAME` or `CLIENT SETINFO`, with its number.
+    /// A command that describes the client, as `CLIENT SETNAME` does, with its number.
     ClientInfoCommands {
         number: Option<NonZeroU32>,
     },
     Reset,
+    Watch,
+    Unwatch,
+    /// An ordinary command after which Redis may remember something of the connection that lockgate does not follow.
+    Remembered,
     Reply(ReplyModeCommand),
     Monitor,
     /// `SCRIPT DEBUG YES|SYNC`: from then on a debugger replies to scripts.
@@ -92,6 +96,29 @@ impl Confirmation {
     }
 }
 
+/// The forms of `CLIENT` that describe the client in one argument.
+const DESCRIBING: [&[u8]; 3] = [b"SETNAME", b"NO-EVICT", b"NO-TOUCH"];
+
+/// The forms of `CLIENT` after which Redis remembers nothing of the connection. (Of those above, the other numbers of
+/// arguments are errors.)
+const FORGOTTEN: [&[u8]; 15] = [
+    b"SETNAME",
+    b"SETINFO",
+    b"NO-EVICT",
+    b"NO-TOUCH",
+    b"ID",
+    b"INFO",
+    b"LIST",
+    b"KILL",
+    b"GETNAME",
+    b"GETREDIR",
+    b"TRACKINGINFO",
+    b"PAUSE",
+    b"UNPAUSE",
+    b"UNBLOCK",
+    b"HELP",
+];
+
 /// Returns whether a command of this name is plain, whatever its arguments: it gets one reply, has no effect
 /// that matters here, needs no amendment, and nothing of it is kept. Nearly every command is plain. (The
 /// scanner reports a name that is too long as empty.)
@@ -117,6 +144,10 @@ pub fn is_plain(name: &[u8]) -> bool {
                 | b"QUIT"
                 | b"CLIENT"
                 | b"ASKING"
+                | b"WATCH"
+                | b"UNWATCH"
+                | b"READONLY"
+                | b"READWRITE"
                 | b"SCRIPT"
                 | b"COMMAND"
                 | b"INFO"
@@ -160,6 +191,9 @@ impl Command {
             b"AUTH" => Self::Auth { number: 0 },
             b"HELLO" => Self::hello(command),
             b"RESET" if arguments == 1 => Self::Reset,
+            b"WATCH" if arguments > 1 => Self::Watch,
+            b"UNWATCH" if arguments == 1 => Self::Unwatch,
+            b"READONLY" | b"READWRITE" => Self::Remembered,
             b"CLIENT" => return Self::client(command),
             b"MONITOR" if arguments == 1 => Self::Monitor,
             b"SCRIPT" => return Self::script(command),
@@ -227,14 +261,18 @@ impl Command {
             return Some(Self::Ordinary(1));
         };
         if !c_equal(subcommand, b"REPLY") {
-            let says = match command.argument_count() {
-                3 => c_equal(subcommand, b"SETNAME"),
+            let is = |word: &&[u8]| c_equal(subcommand, word);
+            let describes = match command.argument_count() {
+                3 => DESCRIBING.iter().any(is),
                 4 => c_equal(subcommand, b"SETINFO"),
                 _ => false,
             };
-            return Some(match says {
-                true => Self::ClientInfoCommands { number: None },
-                false => Self::Ordinary(1),
+            return Some(if describes {
+                Self::ClientInfoCommands { number: None }
+            } else if FORGOTTEN.iter().any(is) {
+                Self::Ordinary(1)
+            } else {
+                Self::Remembered
             });
         }
         if subcommand.contains(&0) {
@@ -319,8 +357,13 @@ impl Command {
         }
     }
 
-    /// Returns whether Redis runs it inside `MULTI` instead of queueing it. (Of the ordinary ones it runs
-    /// `WATCH` and `QUIT`; their replies show it.)
+    /// Returns whether it gets one reply of any kind, and no state that is followed here depends on it.
+    pub(super) fn replies_freely(self) -> bool {
+        matches!(self, Self::Ordinary(_) | Self::Remembered)
+    }
+
+    /// Returns whether Redis runs it inside `MULTI` instead of queueing it. (It also runs `WATCH` and `QUIT`, as their
+    /// replies show.)
     pub(super) fn runs_in_transaction(self) -> bool {
         matches!(self, Self::Multi | Self::Exec | Self::Discard | Self::Reset)
     }
@@ -377,7 +420,7 @@ mod tests {
     /// All names that this crate compares with, and a few others.
     const NAMES: &str = "post host: subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe multi exec \
         discard select auth hello reset quit client script asking readonly command info monitor publish spublish \
-        sync psync replconf watch unwatch lock trylock relock unlock lockinfo locks get set eval config";
+        sync psync replconf watch unwatch readwrite lock trylock relock unlock lockinfo locks get set eval config";
 
     #[test]
     fn a_plain_command_is_ordinary_whatever_its_arguments_are() {
@@ -405,6 +448,6 @@ mod tests {
         );
         plain.dedup();
         let plain = plain.join(" ");
-        assert_eq!(plain, "readonly watch unwatch get set eval config");
+        assert_eq!(plain, "get set eval config");
     }
 }

@@ -74,7 +74,7 @@ impl State {
         }
         // Redis up to 7.0 writes messages between the elements of EXEC, where a list may look like one.
         match self.executing.front() {
-            Some(Command::Ordinary(_)) => Err(Uncountable::Doubtful),
+            Some(command) if command.replies_freely() => Err(Uncountable::Doubtful),
             _ => Ok(Some(Received::Message)),
         }
     }
@@ -145,6 +145,7 @@ impl State {
         let done = !reply.is_error();
         match command {
             Command::Ordinary(_) | Command::Amended | Command::Publish(_) | Command::Nobodys => {}
+            Command::Remembered => self.remembered |= done,
             Command::Exec => return self.exec_answered(reply),
             _ if !done => self.failed(command, reply),
             // Inside MULTI, only the commands above may get an arbitrary reply.
@@ -172,6 +173,8 @@ impl State {
             Command::Multi => self.in_transaction = true,
             Command::Discard => self.end_transaction(),
             Command::Reset => self.reset(),
+            Command::Watch => self.watching = true,
+            Command::Unwatch => self.watching = false,
             Command::Reply(mode) => self.reply_mode.set(mode),
             Command::Monitor | Command::Debug => self.uncountable = true,
             Command::Confirm { .. }
@@ -309,8 +312,14 @@ impl Subscriptions {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
-    use crate::resp::RequestScanner;
+    use crate::{
+        limits::{CLIENT_STATEMENT_BYTES, REFUSED_COMMANDS},
+        relay::restoration::Restoration,
+        resp::RequestScanner,
+    };
 
     /// Returns the state's result for this reply to this command.
     fn received(command: &str, reply: &str) -> Result<Option<Received>, Uncountable> {
@@ -321,6 +330,155 @@ mod tests {
         }
         state.sent(&requests).unwrap();
         state.receive(&mut ReplyScanner::new(), reply.as_bytes()).2
+    }
+
+    /// Returns the state after these commands, each with its reply.
+    fn after(said: &[(&str, &str)]) -> State {
+        let (mut state, mut replies) = (State::new(), ReplyScanner::new());
+        for (command, reply) in said {
+            let (mut requests, line) = (RequestScanner::new(), format!("{command}\r\n"));
+            let mut at = 0;
+            while at < line.len() {
+                at += requests.scan(&line.as_bytes()[at..]).0;
+            }
+            let words = command.split(' ').map(|word| Bytes::from(word.to_owned()));
+            let words: Vec<_> = words.collect();
+            state.sent_login(&requests, Some(&words), &words).unwrap();
+            state.receive(&mut replies, reply.as_bytes()).2.unwrap();
+        }
+        state
+    }
+
+    #[test]
+    fn a_connection_that_redis_remembers_something_of_cannot_be_restored() {
+        let (ok, queued) = ("+OK\r\n", "+QUEUED\r\n");
+        let subscribed = "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n";
+        let is_kept: [&[(&str, &str)]; 14] = [
+            &[("READONLY", ok)],
+            &[("READWRITE", ok)],
+            &[("ASKING", ok)],
+            &[("CLIENT TRACKING on", ok)],
+            &[("client caching YES", ok)],
+            &[("CLIENT CAPA redirect", ok)],
+            &[("CLIENT SOMETHING new", "*1\r\n:1\r\n")],
+            &[("CLIENT SETINFO LIB-LICENCE MIT", ok)],
+            &[("CLIENT REPLY OFF", ok)],
+            &[("WATCH a", ok)],
+            &[("WATCH a", ok), ("EXEC", "-ERR EXEC without MULTI\r\n")],
+            &[
+                ("MULTI", ok),
+                ("READONLY", queued),
+                ("EXEC", "*1\r\n+OK\r\n"),
+            ],
+            &[("SUBSCRIBE a", subscribed)],
+            &[("CLIENT NO-EVICT ON", ok), ("RESET", "+RESET\r\n")],
+        ];
+        for said in is_kept {
+            assert!(!after(said).is_restorable(), "{said:?}");
+        }
+        let mut owed = State::new();
+        owed.sent_plain(1);
+        assert!(!owed.is_restorable());
+    }
+
+    #[test]
+    fn what_redis_refused_or_forgot_keeps_no_connection_from_being_restored() {
+        let (ok, no) = ("+OK\r\n", "-ERR no\r\n");
+        let is_over: [&[(&str, &str)]; 8] = [
+            &[("READONLY", no)],
+            &[("CLIENT MAINT_NOTIFICATIONS on", no)],
+            &[("CLIENT ID", ":7\r\n"), ("CLIENT GETNAME", "$-1\r\n")],
+            &[("WATCH a", ok), ("UNWATCH", ok)],
+            &[("WATCH a", ok), ("MULTI", ok), ("EXEC", "*-1\r\n")],
+            &[("WATCH a", ok), ("MULTI", ok), ("DISCARD", ok)],
+            &[("WATCH a", ok), ("RESET", "+RESET\r\n")],
+            &[("ASKING", ok), ("GET a", "$-1\r\n")],
+        ];
+        for said in is_over {
+            assert!(after(said).is_restorable(), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_restored_by_what_redis_accepted_last() {
+        let hello = "%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n";
+        let (ok, no) = ("+OK\r\n", "-ERR no\r\n");
+        let said = [
+            ("AUTH ann old", ok),
+            ("HELLO 3 AUTH ann pw SETNAME first", hello),
+            ("AUTH ben pw", "-WRONGPASS no\r\n"),
+            ("SELECT 3", ok),
+            ("SELECT 4", no),
+            ("CLIENT SETNAME me", ok),
+            ("CLIENT SETINFO LIB-NAME library", ok),
+            ("CLIENT SETINFO LIB-VER 1", no),
+            ("CLIENT NO-TOUCH ON", ok),
+            ("CLIENT NO-EVICT ON", ok),
+            ("CLIENT NO-EVICT OFF", ok),
+        ];
+        let expected = [
+            "AUTH ann pw",
+            "HELLO 3",
+            "SELECT 3",
+            "CLIENT SETNAME me",
+            "CLIENT SETINFO LIB-NAME library",
+            "CLIENT NO-TOUCH ON",
+        ];
+        let mut again = Restoration::default();
+        for command in expected {
+            again.add(&command.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        }
+        assert_eq!(after(&said).restoration(), again);
+        let mut default = Restoration::default();
+        default.add(&[b"AUTH", b"pw"]);
+        assert_eq!(after(&[("AUTH pw", ok)]).restoration(), default);
+        assert_eq!(State::new().restoration(), Restoration::default());
+    }
+
+    #[test]
+    fn a_statement_is_restored_up_to_its_bound() {
+        let ok = "+OK\r\n";
+        let bytes = CLIENT_STATEMENT_BYTES;
+        for (name, is_restorable) in [(bytes, true), (bytes + 1, false), (4 * bytes, false)] {
+            let name = format!("CLIENT SETNAME {}", "x".repeat(name));
+            let state = after(&[(&name, ok)]);
+            assert_eq!(state.is_restorable(), is_restorable, "{}", name.len());
+        }
+        // One that was not read whole.
+        let mut state = State::new();
+        let (mut requests, line) = (RequestScanner::new(), "CLIENT SETNAME me\r\n");
+        let mut at = 0;
+        while at < line.len() {
+            at += requests.scan(&line.as_bytes()[at..]).0;
+        }
+        state.sent(&requests).unwrap();
+        state
+            .receive(&mut ReplyScanner::new(), ok.as_bytes())
+            .2
+            .unwrap();
+        assert!(!state.is_restorable());
+    }
+
+    #[test]
+    fn commands_that_were_not_sent_are_forgotten_with_one_error_each() {
+        let sent = |commands: &[&str]| {
+            let mut state = State::new();
+            for command in commands {
+                let (mut requests, line) = (RequestScanner::new(), format!("{command}\r\n"));
+                let mut at = 0;
+                while at < line.len() {
+                    at += requests.scan(&line.as_bytes()[at..]).0;
+                }
+                state.sent(&requests).unwrap();
+            }
+            let count = state.forget_unsent();
+            (count, state.settled())
+        };
+        assert_eq!(sent(&["MULTI", "GET a", "GET a", "EXEC"]), (Some(4), true));
+        assert_eq!(sent(&["SUBSCRIBE a b", "PUBLISH a x"]), (Some(2), true));
+        assert_eq!(sent(&["GET a", "CLIENT REPLY SKIP"]), (None, false));
+        assert_eq!(sent(&["MONITOR"]), (None, false));
+        assert_eq!(sent(&["GET a"; REFUSED_COMMANDS + 1]), (None, false));
     }
 
     #[test]
@@ -359,6 +517,8 @@ mod tests {
             ("CLIENT SETNAME me", "+OK\r\n"),
             ("SCRIPT DEBUG YES", "+OK\r\n"),
             ("MONITOR", "+OK\r\n"),
+            ("WATCH a", "+OK\r\n"),
+            ("CLIENT NO-EVICT ON", "+OK\r\n"),
             ("RESET", "+RESET\r\n"),
             (
                 "HELLO 3 AUTH ann pw",

@@ -9,11 +9,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::handshake::{NoLink, is_full, lossy};
 use crate::{
     auth::identity::{Credentials, DEFAULT},
-    resp::{Protocol, Writer},
+    resp::{Protocol, Writer, integer},
 };
 
 /// Longest reply to a command of this file, in bytes: one line.
 const LINE_BYTES: usize = 1024;
+
+/// Longest reply of many lines, in bytes: a section of `INFO`.
+const TEXT_BYTES: usize = 64 * 1024;
 
 /// The result of an `AUTH`.
 #[derive(Debug)]
@@ -136,6 +139,39 @@ pub(super) async fn role(
     read_text(stream).await?;
     let line = read_text(stream).await?;
     Ok(line.strip_prefix(b"role:").map(lossy))
+}
+
+/// A reply of many lines.
+pub(super) enum Text {
+    Given(String),
+    /// An error, without the leading `-`.
+    Error(Bytes),
+}
+
+/// Sends a command whose reply is a text, and reads the reply.
+pub(super) async fn ask_text(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    words: &[&[u8]],
+) -> io::Result<Text> {
+    let mut bytes = BytesMut::new();
+    write(&mut bytes, words);
+    stream.write_all(&bytes).await?;
+    stream.flush().await?;
+    let line = read_text(stream).await?;
+    let length = match line.first() {
+        Some(b'-') => return Ok(Text::Error(line.slice(1..))),
+        Some(b'$') => integer(&line[1..]).and_then(|length| usize::try_from(length).ok()),
+        _ => None,
+    };
+    let Some(length) = length.filter(|length| *length <= TEXT_BYTES) else {
+        return Err(io::Error::other(
+            "Redis answers something else than was asked",
+        ));
+    };
+    let mut text = vec![0; length + 2];
+    stream.read_exact(&mut text).await?;
+    text.truncate(length);
+    Ok(Text::Given(String::from_utf8_lossy(&text).into_owned()))
 }
 
 /// Reads the next reply, of one line, and no byte after it.

@@ -6,6 +6,7 @@
 //! - `link`: one connection, shared by all requests of one user in one database. Redis pushes changes of locks
 //!   on it.
 //! - `handshake`: the socket, and the handshake on it; `credentials`: its `AUTH`.
+//! - `server_probe`: a look at the server, to tell whether it is still the one that clients were connected to.
 //! - `can_lock`: whether Redis takes locks; `readiness`: the probe that finds out.
 //! - `auth_probe`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it.
 //! - `reconnector`: opens a new link whenever one breaks.
@@ -55,8 +56,10 @@ mod link;
 mod readiness;
 mod reconnector;
 mod scripts;
+mod server_probe;
 pub mod settings;
 
+pub use server_probe::{ServerProbe, Sighting};
 pub use settings::RedisSettings;
 
 /// Bounds of the interval between searches for unused connections.

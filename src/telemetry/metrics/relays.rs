@@ -17,6 +17,7 @@ pub struct RelayMetrics {
     bytes_from_redis: Counter,
     open: AtomicUsize,
     opened: Counter,
+    detached: Counter,
 }
 
 /// The traffic of one connection since it was last added.
@@ -43,7 +44,13 @@ impl RelayMetrics {
             bytes_from_redis: Counter::new(),
             open: AtomicUsize::new(0),
             opened: Counter::new(),
+            detached: Counter::new(),
         }
+    }
+
+    /// Counts a connection that ended because Redis was gone, and whose client stays.
+    pub fn detached(&self) {
+        self.detached.count();
     }
 
     /// Counts a connection to Redis that was opened for a client.
@@ -96,6 +103,11 @@ impl RelayMetrics {
                 "lockgate_relay_connections_opened_total",
                 "Clients' own connections to Redis that were opened.",
                 self.opened.get(),
+            ),
+            Family::counter(
+                "lockgate_relay_connections_detached_total",
+                "Clients' own connections to Redis that ended because Redis was gone, and whose clients stayed.",
+                self.detached.get(),
             ),
         ]
     }

@@ -7,6 +7,7 @@
 //! | the owner disconnects, or hangs; SESSION | [`sessions`]; without SESSION `leaving` |
 //! | lockgate is killed, or stopped for a while | [`gate_dies`] |
 //! | the connection to Redis breaks; Redis is not there | [`connections`] |
+//! | Redis goes away while clients have connections to it | [`kept_clients`] |
 //! | Redis hangs | [`redis_hangs`] |
 //! | Redis forgot | [`redis_forgets`]; a replica that took over: [`failover`]; tokens of earlier owners: [`older_data`] |
 //! | the key is deleted, overwritten, flushed | [`lost`] |
@@ -33,6 +34,7 @@ mod errors;
 mod failover;
 mod fences;
 mod gate_dies;
+mod kept_clients;
 mod lost;
 mod older_data;
 mod redis_forgets;

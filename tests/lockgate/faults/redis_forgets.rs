@@ -371,19 +371,36 @@ fn without_the_identity_of_redis_nothing_is_written_back() {
 /// A client that speaks to Redis as well ends with its connection there, and is told so of its lock;
 /// which is left to its lease, since the client may go on working.
 #[test]
-fn a_bound_lock_of_a_client_that_loses_its_connection_to_redis_is_left_to_its_lease() {
+fn a_bound_lock_of_a_client_that_redis_closes_is_left_to_its_lease() {
     let _machine = Machine::shared();
-    let mut redis = RedisServer::start(&[]);
+    let redis = RedisServer::start(&[]);
     let gate = gate_before(&redis.url(), &[]);
     let mut owner = resp3(&gate);
+    let id = owner.say("CLIENT ID").integer().to_string();
     assert_eq!(owner.say("LOCK k TOKEN t PX 3000 SESSION"), "t");
     let mut next = waiter(&gate, "k", "next", 1);
     let begin = Instant::now();
-    forgets(&mut redis);
+    assert_eq!(redis.client().call(&["CLIENT", "KILL", "ID", &id]), 1);
     owner.is_closed_by_the_server();
     assert_eq!(next.read_reply(), "next");
     let waited = begin.elapsed();
     assert!(waited > Duration::from_millis(1_900), "{waited:?}");
+}
+
+/// It has spoken to Redis, and is still there when Redis is.
+#[test]
+fn a_bound_lock_outlives_a_redis_that_forgets_with_the_connection_of_its_owner() {
+    let _machine = Machine::shared();
+    let mut redis = RedisServer::start(&[]);
+    let gate = gate_before(&redis.url(), &[]);
+    let mut owner = resp3(&gate);
+    assert_eq!(owner.say("LOCK k TOKEN t PX 5000 SESSION"), "t");
+    let mut next = waiter(&gate, "k", "next", 1);
+    forgets(&mut redis);
+    eventually("it is written back", || holder(&redis, "k") == "t");
+    assert_eq!(owner.say("PING"), "PONG");
+    assert_eq!(owner.say("UNLOCK k t"), 1);
+    assert_eq!(next.read_reply(), "next");
 }
 
 /// They need the machine for themselves.
