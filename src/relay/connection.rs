@@ -29,6 +29,7 @@ use crate::{
     store::Later,
     telemetry::metrics::relays::{Open, Traffic},
     transport::{
+        endpoint::Route,
         pipe::{Pipe, with_space},
         stream::Stream,
     },
@@ -61,7 +62,7 @@ pub(crate) struct Relay {
 
 enum Link {
     None,
-    Opening(Later<Result<Stream, Unopened>>),
+    Opening(Later<Result<(Stream, Route), Unopened>>),
     Open(
         Pipe,
         #[expect(dead_code, reason = "it counts for as long as it lives")] Open,
@@ -152,10 +153,6 @@ impl Relay {
     }
 
     fn open(&mut self) {
-        let mut route = self.address.endpoint.route();
-        self.left = route
-            .may_change()
-            .then(|| -> Later<()> { Box::pin(async move { route.left().await }) });
         let again = self.detached.then(|| self.state.restoration());
         self.link = Link::Opening(Box::pin(Arc::clone(&self.address).open(again)));
     }
@@ -325,14 +322,14 @@ impl Relay {
 
     fn opened(
         &mut self,
-        stream: Result<Stream, Unopened>,
+        opened: Result<(Stream, Route), Unopened>,
         instance: &dyn Instance,
     ) -> Result<(), Broken> {
         self.link = match self.detached {
             true => Link::None,
             false => Link::Ended,
         };
-        let stream = stream.map_err(|unopened| match unopened {
+        let (stream, route) = opened.map_err(|unopened| match unopened {
             Unopened::Unreachable(error) => Broken::Unreachable(error),
             Unopened::Refused => Broken::Unrestored,
         })?;
@@ -343,6 +340,7 @@ impl Relay {
         }
         self.link = Link::Open(pipe, instance.relay_metrics().opened());
         self.opened_at = clock::now();
+        self.left = route.change().map(|left| -> Later<()> { Box::pin(left) });
         self.looked_as = None;
         self.detached = false;
         Ok(())

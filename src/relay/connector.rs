@@ -33,7 +33,10 @@ use crate::{
         servers::Servers,
     },
     store::redis::ServerProbe,
-    transport::{endpoint::Endpoint, stream::Stream},
+    transport::{
+        endpoint::{Endpoint, Route},
+        stream::Stream,
+    },
 };
 
 /// Attempts to open a connection within its time limit.
@@ -75,13 +78,14 @@ impl Connector {
     pub(super) async fn open(
         self: Arc<Self>,
         again: Option<Restoration>,
-    ) -> Result<Stream, Unopened> {
+    ) -> Result<(Stream, Route), Unopened> {
+        let route = self.endpoint.known_route(self.connect_timeout).await?;
         let mut stream = Arc::clone(&self).connect().await?;
         if let Some(again) = again {
             let said = timeout(self.connect_timeout, again.say_on(&mut stream));
             said.await.unwrap_or_else(|_| Err(timed_out().into()))?;
         }
-        Ok(stream)
+        Ok((stream, route))
     }
 
     /// Looks at the server of a connection that was opened at this time, for a client with this claim, unless that was

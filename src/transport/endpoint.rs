@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    future::pending,
+    future::{Future, pending},
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -103,6 +103,17 @@ impl Endpoint {
         }))
     }
 
+    /// Returns the address that a connection opened now leads to, or a later one; waits until it is known.
+    ///
+    /// # Errors
+    /// It is not known within half of `within`.
+    pub async fn known_route(&self, within: Duration) -> io::Result<Route> {
+        if self.master.is_some() {
+            self.whereabouts(within).await?;
+        }
+        Ok(self.route())
+    }
+
     /// Has the address checked: a connection failed, or the server is no master.
     pub fn doubt(&self) {
         if let Some(master) = &self.master {
@@ -192,9 +203,9 @@ impl Endpoint {
 }
 
 impl Route {
-    /// Returns whether the address can change at all.
-    pub fn may_change(&self) -> bool {
-        self.0.is_some()
+    /// Returns what completes when the address has changed; none if it never does.
+    pub fn change(mut self) -> Option<impl Future<Output = ()>> {
+        self.0.is_some().then(|| async move { self.left().await })
     }
 
     /// Returns when the address has changed, or may no longer be used.
