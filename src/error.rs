@@ -60,7 +60,7 @@ pub const DENIED: &str = "DENIED lockgate is running in protected mode because p
      the server to start accepting connections from the outside.";
 
 /// The client's: this key cannot be a lock.
-pub const RESERVED: &str = "ERR this key is lockgate's counter of fences and cannot be a lock";
+pub const RESERVED: &str = "ERR this key is lockgate's own and cannot be a lock";
 
 /// The client's: its connection has the maximum number of leases bound to it.
 pub const TOO_MANY_SESSIONS: &str = "MAXSESSIONS as many SESSION locks are bound to this connection as may be (limits.session_locks)";

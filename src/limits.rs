@@ -120,6 +120,12 @@ pub const LEARNED_SCRIPTS: usize = 1_024;
 /// wait on the connection meanwhile; and a client that makes a new token for each wait leaves place after place.
 pub const KEPT_BY_CONNECTION: usize = 4;
 
+/// Largest `REPLICAS`: more than any Redis has beside it.
+pub const REPLICAS: u32 = 64;
+
+/// Grants that one `WAIT` acknowledges. Further grants wait for the next one.
+pub const ACKNOWLEDGED_TOGETHER: usize = 1_024;
+
 /// The bounds that an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {

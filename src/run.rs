@@ -321,6 +321,7 @@ pub(crate) fn shared(
             max_lease_ms: config.lock.leases.max_ms,
         },
         default_lease_ms: config.lock.leases.default_ms,
+        default_replicas: config.lock.replicas,
         min_session_lease_ms: config.lock.leases.min_session_ms,
         tcp_keepalive: config.tcp_keepalive,
         idle_timeout: config.idle_timeout,
@@ -390,6 +391,7 @@ fn redis_settings(config: &Config, redis: &RedisAddress, endpoint: Arc<Endpoint>
         ping: config.upstream.ping,
         grace: writes_back.then_some(config.write_back.grace),
         key_prefix: config.lock.key_prefix.clone(),
+        replicas_timeout: config.lock.replicas_timeout,
         connections: config.limits.shared_connections,
         idle: config.upstream.idle_timeout,
     }

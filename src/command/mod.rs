@@ -13,16 +13,16 @@ pub mod table;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::{lock::Token, resp::integer};
+use crate::{limits::REPLICAS, lock::Token, resp::integer};
 
 /// The name of a lock command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// `LOCK key [TOKEN token] [PX milliseconds | EX seconds] [WAIT milliseconds] [FENCE] [SESSION]`
+    /// `LOCK key [TOKEN token] [PX milliseconds | EX seconds] [WAIT milliseconds] [FENCE] [SESSION] [REPLICAS n]`
     Lock,
-    /// `TRYLOCK key [TOKEN token] [PX milliseconds | EX seconds] [FENCE] [SESSION]`
+    /// `TRYLOCK key [TOKEN token] [PX milliseconds | EX seconds] [FENCE] [SESSION] [REPLICAS n]`
     TryLock,
-    /// `RELOCK key token [PX milliseconds | EX seconds]`
+    /// `RELOCK key token [PX milliseconds | EX seconds] [REPLICAS n]`
     Relock,
     /// `UNLOCK key token`
     Unlock,
@@ -87,6 +87,8 @@ pub enum Command {
         fence: bool,
         /// The lease is bound to the connection.
         session: bool,
+        /// The replicas that acknowledge the grant, at most [`REPLICAS`]. `None`: the default.
+        replicas: Option<u32>,
     },
     /// `RELOCK`.
     Relock {
@@ -96,6 +98,8 @@ pub enum Command {
         token: Token,
         /// The lease in milliseconds, between the minimum and the maximum. `None`: the default.
         lease_ms: Option<u64>,
+        /// The replicas that acknowledge the new lease, at most [`REPLICAS`]. `None`: the default.
+        replicas: Option<u32>,
     },
     /// `UNLOCK`.
     Unlock {
@@ -185,6 +189,7 @@ pub fn parse(arguments: &[Bytes], bounds: &Bounds) -> Result<Command, CommandErr
                 key: name_of_lock(key, bounds)?,
                 token: copied_token(token),
                 lease_ms: options.lease_ms(verb, bounds)?,
+                replicas: options.replicas()?,
             })
         }
         (Verb::Unlock, [key, token]) => Ok(Command::Unlock {
@@ -214,6 +219,7 @@ fn lock(
     let options = Options::read(verb, options)?;
     let lease_ms = options.lease_ms(verb, bounds)?;
     let wait_ms = options.wait_ms()?;
+    let replicas = options.replicas()?;
     if let Some(token) = options.token
         && !(1..=bounds.token_bytes).contains(&token.len())
     {
@@ -229,6 +235,7 @@ fn lock(
         try_only: verb == Verb::TryLock,
         fence: options.fence.is_some(),
         session: options.session.is_some(),
+        replicas,
     })
 }
 
@@ -264,6 +271,7 @@ struct Options<'a> {
     wait: Option<&'a Bytes>,
     fence: Option<()>,
     session: Option<()>,
+    replicas: Option<&'a Bytes>,
     pattern: Option<&'a Bytes>,
     count: Option<&'a Bytes>,
 }
@@ -292,6 +300,8 @@ impl<'a> Options<'a> {
                 once(&mut options.fence, Some(()))?;
             } else if locks && is("SESSION") {
                 once(&mut options.session, Some(()))?;
+            } else if leases && is("REPLICAS") {
+                once(&mut options.replicas, words.next())?;
             } else if lists && is("MATCH") {
                 once(&mut options.pattern, words.next())?;
             } else if lists && is("COUNT") {
@@ -327,6 +337,15 @@ impl<'a> Options<'a> {
         let number = integer(text).ok_or(CommandError::NotAnInteger)?;
         let wait_ms = u64::try_from(number).map_err(|_| CommandError::NegativeWait)?;
         Ok((wait_ms > 0).then_some(wait_ms))
+    }
+
+    fn replicas(&self) -> Result<Option<u32>, CommandError> {
+        let Some(text) = self.replicas else {
+            return Ok(None);
+        };
+        let number = integer(text).and_then(|number| u32::try_from(number).ok());
+        let number = number.filter(|number| *number <= REPLICAS);
+        number.map(Some).ok_or(CommandError::NotAnInteger)
     }
 
     /// Parses `COUNT` as `SCAN` does: zero or less is a syntax error.

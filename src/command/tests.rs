@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::REPLICAS;
 use crate::testing::{Redis, Value};
 
 const BOUNDS: Bounds = Bounds {
@@ -29,6 +30,7 @@ fn lock(token: Option<&str>, lease_ms: Option<u64>, wait_ms: Option<u64>) -> Com
         try_only: false,
         fence: false,
         session: false,
+        replicas: None,
     }
 }
 
@@ -53,6 +55,7 @@ fn with(command: Command, fence: bool, session: bool) -> Command {
         try_only,
         fence,
         session,
+        replicas: None,
     }
 }
 
@@ -75,6 +78,7 @@ fn trylock(token: Option<&str>, lease: Option<u64>) -> Command {
         try_only: true,
         fence: false,
         session: false,
+        replicas: None,
     }
 }
 
@@ -83,6 +87,7 @@ fn relock(token: &str, lease_ms: Option<u64>) -> Command {
         key: Bytes::from_static(b"k"),
         token: Token::new(token.to_owned()),
         lease_ms,
+        replicas: None,
     }
 }
 
@@ -160,6 +165,18 @@ fn valid_commands_are_parsed() {
 }
 
 #[test]
+fn replicas_are_counted_up_to_their_bound() {
+    let replicas = |words: &str| match sent(words) {
+        Ok(Command::Lock { replicas, .. } | Command::Relock { replicas, .. }) => replicas,
+        other => panic!("{words}: {other:?}"),
+    };
+    assert_eq!(replicas("LOCK k WAIT 5 REPLICAS 1"), Some(1));
+    assert_eq!(replicas("TRYLOCK k replicas 64 FENCE"), Some(64));
+    assert_eq!(replicas("RELOCK k t REPLICAS 0"), Some(0));
+    assert_eq!(replicas("RELOCK k REPLICAS PX 20"), None);
+}
+
+#[test]
 fn invalid_commands_get_errors_of_redis() {
     let syntax = "ERR syntax error";
     let number = "ERR value is not an integer or out of range";
@@ -184,6 +201,12 @@ fn invalid_commands_get_errors_of_redis() {
         ("LOCK k WAIT 1 WAIT 1", syntax.into()),
         ("LOCK k FENCE FENCE", syntax.into()),
         ("LOCK k SESSION SESSION", syntax.into()),
+        ("LOCK k REPLICAS", syntax.into()),
+        ("LOCK k REPLICAS 1 REPLICAS 1", syntax.into()),
+        ("UNLOCK k t REPLICAS 1", arity("unlock")),
+        ("LOCK k REPLICAS 65", number.into()),
+        ("LOCK k REPLICAS -1", number.into()),
+        ("LOCK k REPLICAS x", number.into()),
         ("LOCK k PX x FOO", syntax.into()),
         ("LOCK k FENCE FOO", syntax.into()),
         ("LOCK k MATCH a", syntax.into()),
@@ -364,7 +387,8 @@ proptest! {
                 prop_assert!(lease_ms.is_none_or(|lease_ms| (10..=60_000).contains(&lease_ms)));
                 prop_assert!(wait_ms != Some(0) && !(try_only && wait_ms.is_some()));
             }
-            Ok(Command::Relock { key, token, lease_ms }) => {
+            Ok(Command::Relock { key, token, lease_ms, replicas }) => {
+                prop_assert!(replicas.is_none_or(|replicas| replicas <= REPLICAS));
                 prop_assert_eq!(&key, &arguments[1]);
                 prop_assert_eq!(token.as_bytes(), &arguments[2]);
                 prop_assert!(lease_ms.is_none_or(|lease_ms| (10..=60_000).contains(&lease_ms)));

@@ -15,7 +15,7 @@ use crate::{
     auth::password::Password,
     limits::{
         KEPT_BY_CONNECTION, LEAST_BUFFER_BYTES, LEAST_LOCK_COMMAND_BYTES, LEAST_TOKEN_BYTES,
-        LOCK_COMMAND_BYTES, Limits, OPTION_BYTES, TOKEN_BYTES,
+        LOCK_COMMAND_BYTES, Limits, OPTION_BYTES, REPLICAS, TOKEN_BYTES,
     },
     lock::{Settings, WriteBack},
     store::redis::settings::noticed_within,
@@ -165,6 +165,10 @@ pub struct WriteBackSettings {
 pub struct LockSettings {
     /// Prefix that turns the name of a lock into its key in Redis.
     pub key_prefix: Bytes,
+    /// The number of replicas that acknowledge a grant to a request that names none.
+    pub replicas: u32,
+    /// How long the replicas have for that.
+    pub replicas_timeout: Duration,
     /// The leases that clients get and may ask for.
     pub leases: Leases,
 }
@@ -198,6 +202,7 @@ struct QueueTimes {
 /// The part of the default grace for writing leases back, once every instance has noticed the loss.
 const TO_WRITE_BACK: Duration = Duration::from_millis(500);
 const MILLISECOND: Duration = Duration::from_millis(1);
+const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// One year as `humantime` counts it, so that the bound reads `1year`.
@@ -295,7 +300,7 @@ impl Config {
         let tls = Tls::check(typed)?;
         let elsewhere = unix_socket.is_some() || tls.is_some();
         let upstream = UpstreamSettings::check(typed)?;
-        let lock = LockSettings::check(typed)?;
+        let lock = LockSettings::check(typed, &upstream)?;
         Ok(Self {
             listen: typed.parse("listen", "127.0.0.1:6380", |text| listen(text, elsewhere))?,
             unix_socket,
@@ -311,7 +316,7 @@ impl Config {
             log_format: typed.parse("log_format", "auto", log_format)?,
             log_slow_wait: typed.parse("log_slow_wait", "off", slow)?,
             log_slow_hold: typed.parse("log_slow_hold", "off", slow)?,
-            write_back: WriteBackSettings::check(typed, &upstream)?,
+            write_back: WriteBackSettings::check(typed, &upstream, lock.replicas)?,
             upstream,
             drain: duration(typed, "drain", "5s", Duration::ZERO..=HOUR)?,
             tcp_keepalive: duration(typed, "tcp_keepalive", "5m", Duration::ZERO..=HOUR)?,
@@ -359,7 +364,7 @@ impl UpstreamSettings {
 }
 
 impl WriteBackSettings {
-    fn check(typed: &mut Typed, upstream: &UpstreamSettings) -> Result<Self, Error> {
+    fn check(typed: &mut Typed, upstream: &UpstreamSettings, replicas: u32) -> Result<Self, Error> {
         let UpstreamSettings {
             connect_timeout,
             timeout,
@@ -368,14 +373,31 @@ impl WriteBackSettings {
         } = *upstream;
         Ok(Self {
             leases: typed.parse("write_back.leases", "all", write_back)?,
-            grace: grace(typed, noticed_within(connect_timeout, timeout, ping))?,
+            grace: grace(
+                typed,
+                noticed_within(connect_timeout, timeout, ping),
+                replicas > 0,
+            )?,
         })
     }
 }
 
 impl LockSettings {
-    fn check(typed: &mut Typed) -> Result<Self, Error> {
+    fn check(typed: &mut Typed, upstream: &UpstreamSettings) -> Result<Self, Error> {
+        let most = match upstream.url {
+            Upstream::Embedded => 0,
+            Upstream::Redis(_) => REPLICAS as usize,
+        };
         Ok(Self {
+            replicas: number(typed, "lock.replicas", 0, 0..=most)?
+                .try_into()
+                .unwrap_or(REPLICAS),
+            replicas_timeout: duration(
+                typed,
+                "lock.replicas_timeout",
+                "100ms",
+                MILLISECOND..=MINUTE,
+            )?,
             key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
             leases: Leases::check(typed)?,
         })
@@ -564,12 +586,18 @@ fn half_of_the_cores() -> usize {
 }
 
 /// Reads the grace. Every instance must have noticed the loss within it; the default leaves half a second more to
-/// write leases back.
-fn grace(typed: &mut Typed, noticed: Duration) -> Result<Duration, Error> {
+/// write leases back. Zero is allowed where replicas acknowledge each lease: the one that takes over has it.
+fn grace(typed: &mut Typed, noticed: Duration, acknowledged: bool) -> Result<Duration, Error> {
     let whole = u64::try_from(noticed.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
     let noticed = Duration::from_millis(whole);
     let (shortest, default) = (noticed + MILLISECOND, noticed + TO_WRITE_BACK);
-    duration(typed, "write_back.grace", &shown(default), shortest..=DAY)
+    typed.parse("write_back.grace", &shown(default), |text| {
+        let none = Duration::ZERO..=Duration::ZERO;
+        match read_duration(text, &none) {
+            Ok(none) if acknowledged => Ok(none),
+            _ => read_duration(text, &(shortest..=DAY)),
+        }
+    })
 }
 
 fn write_back(text: &str) -> Result<WriteBack, String> {

@@ -174,6 +174,8 @@ fn each_key_of_the_file_does_what_it_says() {
             auth.password = "open sesame"
             upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms", idle_timeout = "5ms" }
             lock.key_prefix = "p:"
+            lock.replicas = 2
+            lock.replicas_timeout = "24ms"
             lock.lease = "6ms"
             lock.min_lease = "5ms"
             lock.max_lease = "7ms"
@@ -231,6 +233,8 @@ fn each_key_of_the_file_does_what_it_says() {
     assert_eq!(config.tcp_keepalive, Duration::from_secs(19));
     assert_eq!(config.idle_timeout, Duration::from_secs(20));
     assert_eq!(&config.lock.key_prefix[..], b"p:");
+    assert_eq!(config.lock.replicas, 2);
+    assert_eq!(config.lock.replicas_timeout, Duration::from_millis(24));
     assert_eq!(
         config.lock.leases,
         Leases {
@@ -641,6 +645,20 @@ fn the_grace_is_longer_than_an_instance_takes_to_notice_that_redis_is_gone() {
         .file("write_back.grace = \"4500ms\"")
         .refused();
     assert!(error.contains("from 4s 501ms"), "{error}");
+}
+
+#[test]
+fn no_grace_is_needed_where_replicas_acknowledge_every_lease() {
+    let with = |more: &str| {
+        let file = format!("write_back.grace = \"0\"\nupstream.url = \"redis://r\"\n{more}");
+        nothing_typed().file(&file)
+    };
+    let config = with("lock.replicas = 1").starts();
+    assert_eq!(config.write_back.grace, Duration::ZERO);
+    let error = with("").refused();
+    assert!(error.contains("write_back.grace"), "{error}");
+    let without_redis = nothing_typed().file("lock.replicas = 1").refused();
+    assert!(without_redis.contains("lock.replicas"), "{without_redis}");
 }
 
 #[test]

@@ -130,10 +130,21 @@ pub struct LockOptions {
     /// Binds the lease to the client's connection. The mailbox receives a message when the lease is no longer
     /// bound: at most one for each grant with [`Grant::delivered`]'s [`Bound`].
     pub session: Option<Mailbox>,
+    /// The number of replicas that have to acknowledge the grant.
+    pub replicas: u32,
     /// The client's connection.
     pub connection: ConnectionId,
     /// The request is one attempt of a client that spins.
     pub attempt: Option<Attempt>,
+}
+
+/// A client's wish for a new lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extension {
+    /// The lease from now on, in milliseconds.
+    pub lease_ms: u64,
+    /// The number of replicas that have to acknowledge it; more if the grant had more.
+    pub replicas: u32,
 }
 
 /// The channel that notifies a client of the leases bound to its connection.
@@ -248,6 +259,7 @@ impl Gate {
             wait,
             fence: wish.fence,
             session: wish.session.is_some(),
+            replicas: wish.replicas,
             connection: wish.connection,
             attempt: wish.attempt,
         };
@@ -348,13 +360,13 @@ impl Gate {
     }
 
     /// Runs `RELOCK`, which the client sent at `asked_at`, or an extension by a command of Redis's own (`absorbed`): the
-    /// lease ends `lease_ms` milliseconds from now. It runs even if the [`Pending`] is dropped.
+    /// lease begins anew. It runs even if the [`Pending`] is dropped.
     pub fn relock(
         &self,
         client: &Client,
         name: LockName,
         token: Token,
-        lease_ms: u64,
+        extension: Extension,
         asked_at: Time,
         absorbed: bool,
     ) -> Pending {
@@ -368,7 +380,8 @@ impl Gate {
             asked_at,
             user: client.user,
             token,
-            lease_ms,
+            lease_ms: extension.lease_ms,
+            replicas: extension.replicas,
             absorbed,
         };
         self.dispatch(&name, event, Some(reply_to));

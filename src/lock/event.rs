@@ -124,6 +124,8 @@ pub struct LockRequest {
     pub fence: bool,
     /// lockgate renews the lease for as long as the client's connection lives.
     pub session: bool,
+    /// The number of replicas that acknowledge the grant before the client gets it.
+    pub replicas: u32,
     /// The connection of the client.
     pub connection: ConnectionId,
     /// The request is one attempt of a client that spins. None: it is a `LOCK` or a `TRYLOCK`.
@@ -187,6 +189,8 @@ pub enum Event {
         token: Token,
         /// The new lease, in milliseconds.
         lease_ms: u64,
+        /// The number of replicas that acknowledge the new lease before it counts; more if the grant had more.
+        replicas: u32,
         /// The command is one of Redis's own.
         absorbed: bool,
     },

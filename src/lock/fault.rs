@@ -48,6 +48,8 @@ pub enum Fault {
     DeadNotDeleted,
     /// A dead token is deleted whatever deadline the key has by then.
     DeadWhateverDeadline,
+    /// A client gets its grant before the replicas that it asked for acknowledged it.
+    GrantedUnacknowledged,
     /// The queue gives a lease up as soon as its write-back finds another token.
     ContestedIsLost,
     /// An owner gets `NotHeld` although another instance may yet write its lease back.
@@ -120,6 +122,7 @@ impl Fault {
         Self::LostForgotten,
         Self::DeadNotDeleted,
         Self::DeadWhateverDeadline,
+        Self::GrantedUnacknowledged,
         Self::ContestedIsLost,
         Self::NotHeldWithinGrace,
         Self::NoFenceOnHandover,

@@ -64,6 +64,8 @@ pub struct Lease {
     pub fence_at: Option<Deadline>,
     /// The request whose connection the lease is bound to. The queue renews the lease while that connection lives.
     pub session: Option<RequestId>,
+    /// The number of replicas that acknowledged the grant, and have to acknowledge its renewals.
+    pub replicas: u32,
     /// When to renew the lease, if it is bound.
     pub renew_at: Time,
     /// A renewal got no reply: the store may have its deadline or the one before.

@@ -19,7 +19,7 @@
 //! of different users count as different tokens.
 //!
 //! `store_replies` passes a reply on to the handler of its request: `grants`, `releases`, `extensions`, `renewal` (of
-//! checks), or `recovery`. `holder` records what the reply shows of the holder, and `in_flight` sends a request again
+//! checks), or `recovery`; `acknowledgement` handles grants that too few replicas acknowledged. `holder` records what the reply shows of the holder, and `in_flight` sends a request again
 //! that got no decision.
 //!
 //! A release becomes a handover if the next waiter has the same user: release and next grant in one step. A push is a
@@ -42,6 +42,7 @@ use super::{
     wait_queue::{Keep, WaitQueue, Waiter},
 };
 
+mod acknowledgement;
 mod clients;
 mod extensions;
 mod grants;
@@ -59,6 +60,7 @@ mod store_requests;
 mod timer;
 mod unsure;
 
+use acknowledgement::Unacknowledged;
 pub use clients::BELIEF_MS;
 use holder::CachedHolder;
 use in_flight::{Dirty, InFlight, NOT_NOW_PAUSE_MS};
@@ -86,6 +88,8 @@ pub struct Queue {
     armed: Option<LinkId>,
     /// The error of the latest "not now", until the store replies otherwise.
     trouble: Option<Bytes>,
+    /// The latest grant that too few replicas acknowledged, with none that counts since.
+    unacknowledged: Option<Box<Unacknowledged>>,
     /// When to write the lease back after the store lost data. None: not at all.
     write_back_at: Option<Time>,
     /// The number of write-backs that the store has refused since the loss.
@@ -124,6 +128,8 @@ pub struct Snapshot {
     pub fence: Option<u64>,
     /// The lease was granted to an attempt of a client that spins.
     pub spins: bool,
+    /// The number of replicas that acknowledged the grant.
+    pub replicas: u32,
 }
 
 /// A watch for dead tokens.
@@ -152,6 +158,7 @@ impl Queue {
             cut_off: CutOff::default(),
             armed: None,
             trouble: None,
+            unacknowledged: None,
             write_back_at: None,
             write_backs_refused: 0,
             watch: None,
@@ -202,10 +209,11 @@ impl Queue {
                 user,
                 token,
                 lease_ms,
+                replicas,
                 absorbed,
             } => {
                 let mut owner = self.owner(request, asked_at, (user, token), settings);
-                owner.absorbed = absorbed;
+                (owner.absorbed, owner.replicas) = (absorbed, replicas);
                 self.take_op(PendingOp::Relock(owner, lease_ms), &mut context);
             }
             Event::Gone { request } => self.gone(request, &context),
@@ -254,6 +262,7 @@ impl Queue {
             Event::Timer => self.timer(&mut context),
         }
         self.cut_off.expire(now);
+        self.end_delay(now);
         self.go_on(&mut context);
         if self.cached_holder.is_some() {
             self.held_at = now;
@@ -282,7 +291,7 @@ impl Queue {
         let due = [ends, answers, reply_to, lease, next_ask];
         due.into_iter()
             .chain([late, self.upkeep_at(), self.next_cut_off_at()])
-            .chain([self.ops.wake_at()])
+            .chain([self.ops.wake_at(), self.delayed_until()])
             .flatten()
             .min()
     }
@@ -339,6 +348,7 @@ impl Queue {
             session: lease.is_some_and(|lease| lease.session.is_some()),
             fence: lease.and_then(|lease| lease.fence),
             spins: lease.is_some_and(|lease| lease.attempt.is_some()),
+            replicas: lease.map_or(0, |lease| lease.replicas),
         }
     }
 

@@ -42,6 +42,18 @@ pub enum Mark {
     Found,
 }
 
+/// The fate of a grant that too few replicas acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakeBack {
+    /// The store releases the lock: no client knows the token, so no other instance uses it.
+    Always,
+    /// The store releases the lock if [`Outcome::Granted::fresh`]. Otherwise another instance may have granted it to
+    /// the same token.
+    IfFresh,
+    /// The token keeps the lock: a client counts on an earlier grant.
+    Never,
+}
+
 /// The modulus of the deadlines of renewals, in milliseconds.
 pub const MARK_MS: u64 = 256;
 
@@ -66,6 +78,11 @@ pub enum StoreRequest {
         bare: bool,
         /// A token that holds the lock already is refused. `expects` is none, and there is no fence.
         strict: bool,
+        /// The number of replicas that have to acknowledge the grant. If fewer do in time, the outcome is
+        /// [`Outcome::Unacknowledged`].
+        replicas: u32,
+        /// The fate of the grant in that case.
+        take_back: TakeBack,
     },
     /// A handover: if `from` holds the lock, `to` holds it for `lease_ms` from now on. If `to` holds it already, the
     /// store executed an earlier sending: the lease begins anew, and its deadline moves by at least 3 ms.
@@ -109,6 +126,8 @@ pub enum StoreRequest {
         expects: Option<Deadline>,
         /// The mark of the new deadline. It has no effect without an expected deadline.
         mark: Mark,
+        /// The number of replicas that have to acknowledge the new deadline, as in an acquisition.
+        replicas: u32,
     },
     /// A read of the holder, which changes nothing.
     Check {
@@ -146,6 +165,14 @@ impl StoreRequest {
             | Self::Check { user }
             | Self::WriteBack { user, .. } => *user,
             Self::DeleteDead { dead, .. } => dead.user,
+        }
+    }
+
+    /// Returns the number of replicas that have to acknowledge what the request grants.
+    pub fn replicas(&self) -> u32 {
+        match self {
+            Self::Acquire { replicas, .. } | Self::Extend { replicas, .. } => *replicas,
+            _ => 0,
         }
     }
 
@@ -221,6 +248,16 @@ pub enum Outcome {
     /// Not done, and a later retry may help (the store is loading, is a replica, …): the store's own error, without the
     /// leading `-`.
     NotNow(Bytes),
+    /// `Acquire`, `Extend`: done, but too few replicas acknowledged it, so it does not count.
+    Unacknowledged {
+        /// The error, without the leading `-`.
+        error: Bytes,
+        /// A later retry may help.
+        may_pass: bool,
+        /// The token still holds the lock, until this deadline, and whether the grant was
+        /// [fresh](Outcome::Granted::fresh). None: the store released the lock.
+        kept: Option<(Deadline, bool)>,
+    },
     /// Not sent: an `Acquire`, or a `Handover` with a fence, within the grace. The store lost data, and other instances
     /// may yet write back what they granted, and raise the fence counter: until its end no free lock may be taken. An
     /// `Acquire` that waited long for a connection also gets this, and is to be sent anew.

@@ -58,6 +58,12 @@ impl Waiter {
         self.requests.iter().any(|waiting| waiting.fence)
     }
 
+    /// Returns the number of replicas that have to acknowledge a grant to this place: the most that a request wants.
+    pub fn replicas(&self) -> u32 {
+        let wanted = self.requests.iter().map(|waiting| waiting.replicas);
+        wanted.max().unwrap_or(0)
+    }
+
     /// Returns whether the place belongs to one attempt, which no request joins.
     pub fn is_strict(&self) -> bool {
         self.attempt.is_some_and(|attempt| attempt.strict)
@@ -96,6 +102,8 @@ pub struct Waiting {
     pub fence: bool,
     /// The grant binds the lease to the connection of the request.
     pub session: bool,
+    /// The number of replicas that have to acknowledge the grant.
+    pub replicas: u32,
     /// The request is an attempt of a client that spins.
     is_attempt: bool,
     /// The request is a `TRYLOCK`, which keeps no place.
@@ -118,6 +126,8 @@ pub struct Due {
     pub is_try: bool,
     /// It is an attempt of a client that spins.
     pub is_attempt: bool,
+    /// The number of replicas that would have had to acknowledge the grant.
+    pub replicas: u32,
 }
 
 /// The places at one lock.
@@ -171,10 +181,10 @@ impl WaitQueue {
         first.map(|(no, waiter)| (*no, waiter))
     }
 
-    /// Returns the earliest place of a user that satisfies `is_so`.
-    pub fn first_of(&self, is_so: impl Fn(UserId) -> bool) -> Option<(WaiterId, &Waiter)> {
+    /// Returns the earliest place that satisfies `is_so`.
+    pub fn first_of(&self, is_so: impl Fn(&Waiter) -> bool) -> Option<(WaiterId, &Waiter)> {
         let mut places = self.taken.iter().map(|(no, waiter)| (*no, waiter));
-        places.find(|(_, waiter)| is_so(waiter.user))
+        places.find(|(_, waiter)| is_so(waiter))
     }
 
     /// Returns when the request that waits longest joined.
@@ -265,6 +275,7 @@ impl WaitQueue {
             wait: send.wait,
             fence: send.fence,
             session: send.session,
+            replicas: send.replicas,
             is_attempt: send.attempt.is_some(),
             is_trylock: send.attempt.is_none() && send.wait == Wait::No,
             due,
@@ -431,6 +442,18 @@ impl WaitQueue {
         tries.into_iter().map(|(_, request)| request).collect()
     }
 
+    /// Takes out the requests at this place that do not wait, and the attempts. The place is kept as long as `keep` says
+    /// if the client may return to it.
+    pub fn take_unwaiting(&mut self, no: WaiterId, keep: Keep) -> Vec<RequestId> {
+        let requests = self.at(no).into_iter().flat_map(|waiter| &waiter.requests);
+        let unwaiting = requests.filter(|it| it.is_attempt || it.wait == Wait::No);
+        let unwaiting: Vec<_> = unwaiting.map(|it| it.request).collect();
+        for request in &unwaiting {
+            self.leave_place(no, *request, Some(keep));
+        }
+        unwaiting
+    }
+
     /// Takes out the attempts of this user, and keeps their places as long as `keep` says.
     pub fn take_attempts(&mut self, user: UserId, keep: Keep) -> Vec<(WaiterId, RequestId)> {
         let places = self.by_user.get(&user).into_iter().flatten();
@@ -564,11 +587,15 @@ impl WaitQueue {
             match request {
                 Some(request) => {
                     let is_attempt = self.is_attempt(no, request);
+                    let requests = self.at(no).into_iter().flat_map(|waiter| &waiter.requests);
+                    let mut of_it = requests.filter(|it| it.request == request);
+                    let replicas = of_it.next().map_or(0, |it| it.replicas);
                     due.push(Due {
                         request,
                         place: no,
                         is_try: self.tries.contains(&(no, request)),
                         is_attempt,
+                        replicas,
                     });
                     let lost = !is_attempt && planted(Fault::PlaceLostOnTimeout);
                     self.leave_place(no, request, Some(keep).filter(|_| !lost));

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     absorb::{Ask, Equal, Rules, Shape, Treatment},
     error::SHUTDOWN,
-    gate::{Answer, Grant, LockOptions, Pending},
+    gate::{Answer, Extension, Grant, LockOptions, Pending},
     limits::{LOCK_COMMAND_BYTES, PROBE_MS},
     lock::{Attempt, ConnectionId, GrantKind, Refusal, Time, Token},
     resp::{Writer, arguments},
@@ -335,6 +335,8 @@ impl Session {
             try_only: !parks,
             fence: false,
             session: None,
+            // Redis executes other such commands itself, and waits for no replica.
+            replicas: 0,
             connection: ConnectionId(self.id),
             attempt: Some(Attempt {
                 strict: equal == Equal::Refused,
@@ -392,8 +394,11 @@ impl Session {
                 lease_ms,
                 adds,
             } => {
-                let lease_ms = self.extended_ms(&name, *lease_ms, *adds);
-                Some(gate.relock(who, name, token.clone(), lease_ms, asked_at, true))
+                let extension = Extension {
+                    lease_ms: self.extended_ms(&name, *lease_ms, *adds),
+                    replicas: 0,
+                };
+                Some(gate.relock(who, name, token.clone(), extension, asked_at, true))
             }
             Ask::Delete => Some(gate.delete(who, name, asked_at)),
         }

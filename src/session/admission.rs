@@ -339,6 +339,7 @@ mod tests {
                 ping: SOON,
                 grace: None,
                 key_prefix: Bytes::new(),
+                replicas_timeout: Duration::from_millis(100),
                 connections: 1,
                 idle: SOON,
             }));

@@ -76,6 +76,7 @@ pub(crate) fn info(out: &mut BytesMut, protocol: Protocol, info: Result<Info, By
             "fence",
             number(here.and_then(|here| here.fence).unwrap_or(0)),
         ),
+        ("replicas", here.map_or(0, |here| i64::from(here.replicas))),
         ("spins", i64::from(here.is_some_and(|here| here.spins))),
         (
             "waiters",

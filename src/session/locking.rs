@@ -21,7 +21,7 @@ use crate::{
     clock,
     command::{Command, CommandError, parse},
     error::{self, SHUTDOWN},
-    gate::{Answer, Grant, LockOptions, Pending},
+    gate::{Answer, Extension, Grant, LockOptions, Pending},
     limits::{LOCK_COMMAND_ARGUMENTS, LOOKED_AT_ONCE},
     lock::{ConnectionId, Refusal, Time, Token},
     resp::{Protocol, arguments},
@@ -173,6 +173,7 @@ impl Session {
             try_only,
             fence,
             session,
+            replicas,
         } = command
         else {
             return Turn::Open;
@@ -190,6 +191,7 @@ impl Session {
             try_only,
             fence,
             session: session.then(|| self.bound_leases.mailbox()),
+            replicas: replicas.unwrap_or(self.shared.default_replicas),
             connection: ConnectionId(self.id),
             attempt: None,
         };
@@ -234,10 +236,14 @@ impl Session {
                 key,
                 token,
                 lease_ms,
+                replicas,
             } if self.may_hold(key, token) => {
-                let lease_ms = lease_ms.unwrap_or(self.shared.default_lease_ms);
+                let extension = Extension {
+                    lease_ms: lease_ms.unwrap_or(self.shared.default_lease_ms),
+                    replicas: replicas.unwrap_or(self.shared.default_replicas),
+                };
                 let (name, token) = (self.name(key.clone()), token.clone());
-                Some(gate.relock(&self.who, name, token, lease_ms, self.asked_at(), false))
+                Some(gate.relock(&self.who, name, token, extension, self.asked_at(), false))
             }
             _ => None,
         }

@@ -62,6 +62,8 @@ pub struct Shared {
     pub bounds: command::Bounds,
     /// Lease of a lock command that names none, in milliseconds.
     pub default_lease_ms: u64,
+    /// The number of replicas that acknowledge a grant to a request that names none.
+    pub default_replicas: u32,
     /// Shortest lease of a `SESSION` lock, in milliseconds.
     pub min_session_lease_ms: u64,
     /// Idle time after which TCP keepalive probes the client's machine; zero: never.

@@ -28,6 +28,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Most locks removed under one hold of the mutex.
 const SWEPT_AT_A_TIME: usize = 1_000;
 
+/// The reply to a request that wants replicas.
+const NO_REPLICAS: &[u8] = b"ERR REPLICAS takes a Redis, and this lockgate has none";
+
 /// The store of locks in the memory of this process.
 pub struct EmbeddedStore {
     shelf: Arc<Shelf>,
@@ -154,6 +157,9 @@ impl Shelf {
     }
 
     fn answer(&self, name: &LockName, store_request: &StoreRequest) -> Outcome {
+        if store_request.replicas() > 0 {
+            return Outcome::Refused(Bytes::from_static(NO_REPLICAS));
+        }
         let now = self.now();
         let mut locks = self.locks();
         let first = locks.first_deadline();
@@ -353,6 +359,7 @@ async fn sweep(shelf: Arc<Shelf>) {
 mod tests {
     use super::*;
     use crate::lock::Mark;
+    use crate::lock::TakeBack;
 
     const USER: UserId = UserId(0);
 
@@ -392,6 +399,8 @@ mod tests {
             expects: None,
             bare: false,
             strict: false,
+            replicas: 0,
+            take_back: TakeBack::Never,
         };
         let extend = StoreRequest::Extend {
             user,
@@ -399,6 +408,7 @@ mod tests {
             lease_ms: 100,
             expects: None,
             mark: Mark::None,
+            replicas: 0,
         };
         let hand_over = StoreRequest::Handover {
             user,
@@ -451,6 +461,8 @@ mod tests {
                 expects: None,
                 bare: false,
                 strict: false,
+                replicas: 0,
+                take_back: TakeBack::Never,
             };
             let extend = StoreRequest::Extend {
                 user,
@@ -458,6 +470,7 @@ mod tests {
                 lease_ms: 500,
                 expects: None,
                 mark: Mark::None,
+                replicas: 0,
             };
             let release = StoreRequest::Release {
                 user,

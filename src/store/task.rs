@@ -18,6 +18,11 @@ impl Task {
         Self(tokio::spawn(work))
     }
 
+    /// Returns whether the task has ended.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
     /// Aborts the task, and returns when everything that it owned is dropped.
     pub(crate) async fn end(mut self) {
         self.0.abort();

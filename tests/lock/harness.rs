@@ -2,13 +2,13 @@
 //!
 //! | event | means |
 //! | --- | --- |
-//! | `1 lock a`, with `named`, `try`, `fence`, `session`, `wait 5`, `px 50`, `user 2`, `on 3` behind it | request 1 is a `LOCK` with token a, which lockgate made, or the client (`named`), on connection 3, or one of its own |
+//! | `1 lock a`, with `named`, `try`, `fence`, `session`, `replicas 1`, `wait 5`, `px 50`, `user 2`, `on 3` behind it | request 1 is a `LOCK` with token a, which lockgate made, or the client (`named`), on connection 3, or one of its own |
 //! | `1 unlock a`, `1 relock a 50` | these and those below with `user 2` behind their token, too |
 //! | `1 gone a`, `1 stop a`, `1 undelivered a`, `1 behind a b` | the client vanished; does not wait; did not get its grant; has the `UNLOCK` of b behind it |
 //! | `1 closed a`, `1 closed a here` | the connection of a `SESSION` ended: by the client, or by the gate |
 //! | `1 unlock a late 5` | it was asked for 5 ms ago |
 //! | `data_lost`, `data_lost dead` | the store lost data; the driver remembers dead tokens of the lock |
-//! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown`, `no link` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
+//! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown`, `no link`, `unacknowledged`, `unacknowledged ever`, `unacknowledged kept 8` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
 //! | `held b 50 dead`, `held b 50 dead 7`, `held b 50 dead 7 9` | … and the driver knows b to be dead, up to the deadline 7, or at 9 |
 //! | `held b 50 grace 9` | … within the grace, of which 9 ms are left |
 //! | `push`, `push 2`, `tracking_lost` | the store's connection 1, or 2, tells of a change, or breaks |
@@ -18,6 +18,7 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use lockgate::lock::{
     Action, Attempt, ConnectionId, Dead, DeadToken, DeadWatch, Deadline, Event, Fence, LinkId,
     LockMetric, LockRequest, Mark, Outcome, Queue, Reply, RequestId, Settings, StoreReply,
@@ -85,6 +86,11 @@ impl Harness {
             counted: Vec::new(),
             dead: Vec::new(),
         }
+    }
+
+    /// How long the holder's lease lasts at least, in milliseconds.
+    pub(crate) fn holder_for_ms(&self) -> Option<u64> {
+        self.queue.holder(self.now).map(|(_, left_ms)| left_ms)
     }
 
     pub(crate) fn happen(&mut self, line: &str) -> String {
@@ -195,6 +201,7 @@ impl Harness {
                         user,
                         token,
                         lease_ms: last.parse().unwrap(),
+                        replicas: replicas_of(&words),
                         absorbed: words.contains(&"absorbed"),
                     },
                     "gone" => Event::Gone { request },
@@ -230,6 +237,7 @@ impl Harness {
             wait,
             fence: options.contains(&"fence"),
             session: options.contains(&"session"),
+            replicas: replicas_of(options),
             connection: ConnectionId(value("spins").or(value("on")).unwrap_or(1_000 + request.0)),
             attempt: value("spins").map(|_| Attempt {
                 strict: !options.contains(&"again"),
@@ -273,6 +281,14 @@ impl Harness {
             ["not", "now", ..] => Outcome::NotNow(text(&words[2..])),
             ["refused", ..] => Outcome::Refused(text(&words[1..])),
             ["free"] => Outcome::Free,
+            ["unacknowledged", ref more @ ..] => Outcome::Unacknowledged {
+                error: Bytes::from_static(b"NOREPLICAS"),
+                may_pass: !more.contains(&"ever"),
+                kept: match more {
+                    ["kept", at, ..] => Some((Deadline(at.parse().unwrap()), true)),
+                    _ => None,
+                },
+            },
             ["unknown"] => Outcome::Unknown,
             ["no", "link"] => Outcome::NoLink,
             _ => panic!("{words:?}"),
@@ -378,9 +394,10 @@ fn told_question(store_request: &StoreRequest) -> String {
             expects,
             bare,
             strict,
+            replicas,
             ..
         } => format!(
-            "{}{}acquire {}{}{}{}",
+            "{}{}acquire {}{}{}{}{}",
             if *bare { "bare " } else { "" },
             if *strict { "strict " } else { "" },
             name_of(token),
@@ -390,7 +407,8 @@ fn told_question(store_request: &StoreRequest) -> String {
                 Fence::New => " fence".to_owned(),
                 Fence::NewUnless(at) => format!(" fence unless {}", at.0),
             },
-            only(expects)
+            only(expects),
+            acknowledged(*replicas)
         ),
         StoreRequest::Handover {
             from,
@@ -419,13 +437,15 @@ fn told_question(store_request: &StoreRequest) -> String {
             lease_ms,
             expects,
             mark,
+            replicas,
             ..
         } => {
             let found = if *mark == Mark::Found { " found" } else { "" };
             format!(
-                "extend {} {lease_ms}{}{found}",
+                "extend {} {lease_ms}{}{found}{}",
                 name_of(token),
-                only(expects)
+                only(expects),
+                acknowledged(*replicas)
             )
         }
         StoreRequest::Check { user: UserId(0) } => "check".to_owned(),
@@ -439,10 +459,22 @@ fn told_question(store_request: &StoreRequest) -> String {
     }
 }
 
+fn acknowledged(replicas: u32) -> String {
+    match replicas {
+        0 => String::new(),
+        replicas => format!(" replicas {replicas}"),
+    }
+}
+
 fn told_deadlines(dead: &Dead) -> String {
     let up_to = dead.not_after.map(|at| format!(" up to {}", at.0));
     let or_at = dead.or_at.map(|at| format!(" or at {}", at.0));
     [up_to, or_at].into_iter().flatten().collect()
+}
+
+fn replicas_of(words: &[&str]) -> u32 {
+    let at = words.iter().position(|word| *word == "replicas");
+    at.map_or(0, |at| words[at + 1].parse().unwrap())
 }
 
 fn user_of(words: &[&str]) -> UserId {

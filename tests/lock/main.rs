@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // they are tests
 
+mod acknowledgements;
 mod attempts;
 mod fences;
 mod harness;

@@ -129,7 +129,7 @@ fn every_error_of_the_lock_commands_has_its_row_among_those_to_retry_or_not() {
         "TOKEN must have",
         "lock name is longer",
         "a lock command has",
-        "this key is lockgate's counter of fences",
+        "this key is lockgate's own",
         "max number of users and databases with locks reached",
         "the user of this connection cannot take locks",
         "which user this connection has is not known",

@@ -1,6 +1,6 @@
 //! Fences, in both stores: they rise whatever happens to the counter.
 
-use lockgate::lock::{Deadline, Fence, Outcome, StoreRequest, UserId};
+use lockgate::lock::{Deadline, Fence, Outcome, StoreRequest, TakeBack, UserId};
 use redis::Value;
 
 use crate::fixture::{Fixture, LONG, lock, token};
@@ -26,6 +26,8 @@ async fn ask_for(
         expects,
         bare: false,
         strict: false,
+        replicas: 0,
+        take_back: TakeBack::Never,
     };
     fixture.put(&lock(key), store_request).await.outcome
 }

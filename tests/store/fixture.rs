@@ -6,7 +6,9 @@ use bytes::Bytes;
 use lockgate::{
     auth::identity::{Credentials, User, Users},
     clock,
-    lock::{Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, Token, UserId},
+    lock::{
+        Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, TakeBack, Token, UserId,
+    },
     store::{
         Later, Listener, LockName, LockStatus, Store,
         embedded::EmbeddedStore,
@@ -269,6 +271,7 @@ impl Fixture {
                 lease_ms,
                 expects: None,
                 mark: Mark::None,
+                replicas: 0,
             },
         )
         .await
@@ -307,6 +310,8 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> StoreRequest 
         expects: None,
         bare: false,
         strict: false,
+        replicas: 0,
+        take_back: TakeBack::Never,
     }
 }
 

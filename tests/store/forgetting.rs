@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockgate::{
-    lock::{Dead, Deadline, Fence, Mark, Outcome, StoreRequest, UserId},
+    lock::{Dead, Deadline, Fence, Mark, Outcome, StoreRequest, TakeBack, UserId},
     store::redis::RedisSettings,
 };
 
@@ -167,6 +167,8 @@ fn fenced(holder: &str) -> StoreRequest {
         expects: None,
         bare: false,
         strict: false,
+        replicas: 0,
+        take_back: TakeBack::Never,
     }
 }
 
@@ -209,6 +211,7 @@ async fn a_replica_answers_no_question() {
             lease_ms: LONG,
             expects: None,
             mark: Mark::None,
+            replicas: 0,
         },
         "restore" => StoreRequest::WriteBack {
             user: USER,

@@ -62,6 +62,7 @@ async fn a_lock_that_this_store_granted_and_somebody_else_changes_is_told() {
         lease_ms: LONG,
         expects: None,
         mark: Mark::None,
+        replicas: 0,
     };
     let hand_over = StoreRequest::Handover {
         user: UserId(0),

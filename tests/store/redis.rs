@@ -153,6 +153,7 @@ pub(crate) fn settings(port: u16) -> RedisSettings {
         ping: Duration::from_secs(600),
         grace: None,
         key_prefix: Bytes::new(),
+        replicas_timeout: Duration::from_millis(100),
         connections: 1_024,
         idle: Duration::from_secs(60),
     }

@@ -12,7 +12,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         key: Some(KeyUse::one(&["RW", "access", "update"])),
         summary: "Acquires a lock, waiting for it in order; returns its token, or nil when WAIT ran out.",
         complexity: "O(log(N)) where N is the number of waiters",
-        arguments: &[KEY, TOKEN, LEASE, WAIT, FENCE, SESSION],
+        arguments: &[KEY, TOKEN, LEASE, WAIT, FENCE, SESSION, REPLICAS],
         ..LOCK
     },
     Entry {
@@ -22,7 +22,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         categories: &["write", "slow"],
         key: Some(KeyUse::one(&["RW", "access", "update"])),
         summary: "Acquires a lock that is neither held nor awaited; returns its token, or nil.",
-        arguments: &[KEY, TOKEN, LEASE, FENCE, SESSION],
+        arguments: &[KEY, TOKEN, LEASE, FENCE, SESSION, REPLICAS],
         ..LOCK
     },
     Entry {
@@ -42,7 +42,7 @@ pub static LOCK_COMMANDS: [Entry; 6] = [
         categories: &["write", "slow"],
         key: Some(KeyUse::one(&["RW", "update"])),
         summary: "Starts the lease of a lock that the token holds anew: 1, or 0 if it does not hold it.",
-        arguments: &[KEY, OWNER, LEASE],
+        arguments: &[KEY, OWNER, LEASE, REPLICAS],
         ..LOCK
     },
     Entry {
@@ -98,6 +98,9 @@ const WAIT: Argument = Argument::new("milliseconds", Kind::Integer)
 const FENCE: Argument = Argument::new("fence", Kind::Word).after("FENCE").optional();
 const SESSION: Argument = Argument::new("session", Kind::Word)
     .after("SESSION")
+    .optional();
+const REPLICAS: Argument = Argument::new("replicas", Kind::Integer)
+    .after("REPLICAS")
     .optional();
 const LEASE: Argument = Argument::new("lease", Kind::OneOf).optional().of(&[
     Argument::new("milliseconds", Kind::Integer).after("PX"),

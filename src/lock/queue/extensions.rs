@@ -30,6 +30,12 @@ impl Queue {
                 self.not_extended(&in_flight, context);
                 self.free(context);
             }
+            Outcome::Unacknowledged { error, kept, .. } => {
+                self.tell(&in_flight, Reply::Refused(Refusal::Store(error)), context);
+                if let Some(kept) = kept {
+                    self.deadline_moved(&in_flight, kept, context);
+                }
+            }
             Outcome::Refused(error) => {
                 self.tell(&in_flight, Reply::Refused(Refusal::Store(error)), context);
                 if let (None, Some(lease)) = (in_flight.reply_to, &mut self.lease) {

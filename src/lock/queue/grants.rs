@@ -64,6 +64,14 @@ impl Queue {
                 self.backoff.in_vain(in_flight.on_push);
                 self.held(holder, ttl_ms, context);
             }
+            Outcome::Unacknowledged {
+                error,
+                may_pass,
+                kept,
+            } => match kept {
+                None => self.taken_back(in_flight, error, may_pass, context),
+                Some(kept) => self.still_held(in_flight, &error, kept, context),
+            },
             Outcome::Refused(error) => {
                 let refused = self.served_by(in_flight);
                 let refused = refused.and_then(|no| self.waiters.take(no)).into_iter();
@@ -147,10 +155,17 @@ impl Queue {
         lease.explicit = in_flight.explicit;
         lease.strict = in_flight.store_request.is_strict();
         self.unsure.remove(&(user, token.clone()));
-        // If a request joined meanwhile and wants another lease or a fence, the queue requests the lock once more, as
-        // the holder.
+        lease.replicas = in_flight.store_request.replicas();
+        self.unacknowledged = None;
+        // If a request joined meanwhile and wants another lease, a fence, or more replicas, the queue requests the lock
+        // once more, as the holder. So it does after a handover, which no replica acknowledges: the client that
+        // released has its reply by then.
+        let acknowledged = |waiter: &Waiter| {
+            waiter.replicas() <= lease.replicas || planted(Fault::GrantedUnacknowledged)
+        };
         let suffices = |waiter: &Waiter| {
             waiter.lease_ms == lease.lease_ms
+                && acknowledged(waiter)
                 && (!waiter.wants_fence() || lease.sure_fence().is_some())
         };
         let served = self.served_by(in_flight);

@@ -53,6 +53,8 @@ pub(super) struct Owner {
     pub(super) not_before: Option<Time>,
     /// The command is one of Redis's own. Other owners may have the same token.
     pub(super) absorbed: bool,
+    /// The number of replicas that have to acknowledge an extension.
+    pub(super) replicas: u32,
 }
 
 impl PendingOp {
@@ -323,6 +325,7 @@ impl Queue {
             after: self.store_requests,
             not_before: None,
             absorbed: false,
+            replicas: 0,
         }
     }
 

@@ -118,6 +118,7 @@ impl Queue {
                     true => Mark::Found,
                     false => Mark::Kept,
                 },
+                replicas: lease.replicas,
             };
             self.start(store_request, None, context);
             return true;
@@ -236,6 +237,7 @@ impl Queue {
             waiter: before.as_ref().and_then(|lease| lease.waiter),
             fence: fence.or(before.as_ref().and_then(|lease| lease.fence)),
             fence_at: None,
+            replicas: before.as_ref().map_or(0, |lease| lease.replicas),
             session: before.and_then(|lease| lease.session),
             renew_at: renewal(in_flight.sent_at, lease_ms, renewed_after),
             renewal_unknown: false,

@@ -56,6 +56,7 @@ impl Queue {
             Outcome::Granted { .. }
             | Outcome::Held { .. }
             | Outcome::Free
+            | Outcome::Unacknowledged { .. }
             | Outcome::WrongType(_)
             | Outcome::Refused(_) => self.decided(in_flight, outcome, armed, dead, context),
         }

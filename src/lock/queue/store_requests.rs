@@ -5,7 +5,7 @@ use crate::lock::{
     event::{Action, Reply, RequestId, Settings, Time, Token, UserId},
     fault::{Fault, planted},
     lease::{Lease, is_wanted_back},
-    store_request::{Deadline, Fence, Mark, StoreRequest, StoreRequestId},
+    store_request::{Deadline, Fence, Mark, StoreRequest, StoreRequestId, TakeBack},
     wait_queue::{Waiter, WaiterId},
 };
 
@@ -43,7 +43,7 @@ impl Queue {
         let of_holder = self
             .waiters
             .of_token(&cached_holder.holder, cached_holder.user);
-        if let Some((no, waiter)) = of_holder.filter(|(_, it)| !self.cut_off.has(it.user)) {
+        if let Some((no, waiter)) = of_holder.filter(|(_, it)| self.may_ask_for(it)) {
             self.ask_for(no, &waiter.clone(), context);
             return true;
         }
@@ -56,12 +56,16 @@ impl Queue {
         self.check_unauthorized(context)
     }
 
-    /// Returns the first place whose user is not cut off from the store.
+    /// Returns the first place whose user is not cut off from the store, and that no pause delays.
     pub(super) fn next_place(&self) -> Option<(WaiterId, &Waiter)> {
-        if self.cut_off.any() {
-            return self.waiters.first_of(|user| !self.cut_off.has(user));
+        if self.cut_off.any() || self.unacknowledged.is_some() {
+            return self.waiters.first_of(|it| self.may_ask_for(it));
         }
         self.waiters.first()
+    }
+
+    fn may_ask_for(&self, waiter: &Waiter) -> bool {
+        !self.cut_off.has(waiter.user) && !self.is_delayed(waiter)
     }
 
     fn ask_for(&mut self, no: WaiterId, waiter: &Waiter, context: &mut Context<'_>) {
@@ -85,6 +89,15 @@ impl Queue {
             expects: lease.and_then(|lease| lease.deadline),
             bare: self.is_bare(waiter, context.settings),
             strict,
+            replicas: match planted(Fault::GrantedUnacknowledged) {
+                true => 0,
+                false => waiter.replicas(),
+            },
+            take_back: match self.lease_of(waiter.user, &waiter.token) {
+                Some(lease) if lease.receivers > 0 => TakeBack::Never,
+                _ if waiter.explicit => TakeBack::IfFresh,
+                _ => TakeBack::Always,
+            },
         };
         self.start_for(Some(no), store_request, None, context);
     }
@@ -118,13 +131,15 @@ impl Queue {
             PendingOp::Relock(owner, lease_ms) => {
                 let (user, token, lease_ms) = (owner.user, owner.token.clone(), *lease_ms);
                 let lease = self.lease_of(user, &token);
-                let expects = lease.and_then(|lease| lease.deadline);
+                let expects = lease.as_ref().and_then(|lease| lease.deadline);
                 let store_request = StoreRequest::Extend {
                     user,
                     token,
                     lease_ms,
                     expects,
                     mark: Mark::None,
+                    // A replica with the earlier deadline would end the lease early.
+                    replicas: lease.map_or(0, |lease| lease.replicas).max(owner.replicas),
                 };
                 Some((store_request, owner.reply_to()))
             }
@@ -171,6 +186,7 @@ impl Queue {
             Some((_, next))
                 if holds
                     && (next.user == user || planted(Fault::HandedToAnotherUser))
+                    && !self.is_delayed(next)
                     && !self.streak.is_long(context.now, context.settings) =>
             {
                 StoreRequest::Handover {

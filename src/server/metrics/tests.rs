@@ -288,6 +288,7 @@ async fn a_grant_that_reaches_nobody_is_counted_and_its_lease_ends() {
         try_only: false,
         fence: false,
         session: None,
+        replicas: 0,
         connection: crate::lock::ConnectionId(1),
         attempt: None,
     };

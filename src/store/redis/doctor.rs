@@ -29,7 +29,7 @@ use super::{
     settings::RedisSettings,
 };
 use crate::{
-    lock::{Fence, Mark, Outcome, StoreRequest, Token, UserId},
+    lock::{Fence, Mark, Outcome, StoreRequest, TakeBack, Token, UserId},
     store::task::Task,
     telemetry::{
         escape::escape,
@@ -668,6 +668,8 @@ fn acquire(token: &Token) -> StoreRequest {
         expects: None,
         bare: false,
         strict: false,
+        replicas: 0,
+        take_back: TakeBack::Always,
     }
 }
 
@@ -678,6 +680,7 @@ fn extend(token: &Token) -> StoreRequest {
         lease_ms: LEASE_MS,
         expects: None,
         mark: Mark::None,
+        replicas: 0,
     }
 }
 

@@ -32,7 +32,7 @@ use super::{
     credentials::{Login, forms_of, log_in, may_know_no_users},
     data_loss::{DataLossDetector, Identity, field, takes_no_writes},
     grace::{self, MarkOperation},
-    scripts::{FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text},
+    scripts::{ACK_KEY, FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text},
     settings::RedisSettings,
 };
 use crate::{
@@ -678,7 +678,7 @@ fn told(subject: &Subject, id: LinkId, key: Value) {
     let Value::BulkString(key) = key else {
         return;
     };
-    if key == FENCE_KEY || key == GRACE_KEY {
+    if key == FENCE_KEY || key == GRACE_KEY || key == ACK_KEY {
         // Other instances change these keys, and no lock has such a name.
         return;
     }

@@ -22,6 +22,7 @@ use tokio::{
 };
 
 use super::{
+    acker::{self, Acker, Unacknowledged},
     handshake::{Opened, Peer, Subject},
     scripts::{Reading, Request},
     settings::{HELD_PING, LONGEST_PAUSE},
@@ -44,6 +45,7 @@ pub(super) struct Link {
     /// No free lock may be granted on this connection before this, whatever other connections have found.
     pub(super) grace_until: Time,
     connection: MultiplexedConnection,
+    acker: Acker,
     /// Requests sent, and requests that no caller waits for any more (answered or dropped).
     asked: AtomicU64,
     settled: AtomicU64,
@@ -63,20 +65,23 @@ impl Link {
         id: LinkId,
         opened: Opened,
         grace_until: Time,
-        metrics: Arc<UpstreamMetrics>,
+        subject: &Arc<Subject>,
     ) -> (Self, Task) {
+        let identity = opened.server.identity.as_ref().ok();
+        let acker = Acker::new(Arc::clone(subject), identity);
         let link = Self {
             id,
             mute: opened.mute,
             peer: opened.peer,
             grace_until,
             connection: opened.connection,
+            acker,
             asked: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             useless: Notify::new(),
             abandoned: Notify::new(),
-            metrics,
+            metrics: Arc::clone(&subject.metrics),
         };
         (link, opened.driver)
     }
@@ -114,6 +119,13 @@ impl Link {
         let reply = self.connection.clone().send_packed_command(command).await;
         sent.answered = reply.is_ok();
         reply.ok()
+    }
+
+    /// Waits until this number of replicas have everything that Redis answered on this connection before.
+    pub(super) async fn acknowledge(&self, replicas: u32) -> Result<(), Unacknowledged> {
+        let command = acker::info_command();
+        let info = self.send(Purpose::Info, &command);
+        self.acker.acknowledge(replicas, info).await
     }
 
     /// Gives up the connection: [`watch`](Self::watch) returns.

@@ -10,6 +10,7 @@
 //! - `can_lock`: whether Redis takes locks; `readiness`: the probe that finds out.
 //! - `auth_probe`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it.
 //! - `reconnector`: opens a new link whenever one breaks.
+//! - `acker`: waits until replicas acknowledge what a link granted.
 //! - [`doctor`]: tries what lockgate needs of a Redis, for `lockgate doctor`.
 //! - `data_loss`: detects that Redis lost data; `grace`: how long all instances then grant no free lock.
 //!
@@ -33,7 +34,7 @@ use self::{
     handshake::Subject,
     link::Link,
     reconnector::Reconnector,
-    scripts::{FENCE_CEILING, FENCE_KEY, GRACE_KEY, Reading, Request, error_text},
+    scripts::{ACK_KEY, FENCE_CEILING, FENCE_KEY, GRACE_KEY, Reading, Request, error_text},
 };
 use super::{Admission, Later, Listener, LockName, LockStatus, Needed, Store};
 use crate::{
@@ -43,6 +44,7 @@ use crate::{
     telemetry::metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
+mod acker;
 mod acl_error;
 mod auth_probe;
 mod can_lock;
@@ -230,7 +232,7 @@ impl Store for RedisStore {
             } => {
                 let first = scripts::bare(&key, token, *lease_ms);
                 Box::pin(async move {
-                    match acquire_bare(&reconnector, &first, &data_loss, within).await {
+                    match acquire_bare(&reconnector, &first, &request, &data_loss, within).await {
                         Some(answer) => answer,
                         None => acquire(&reconnector, &request, &data_loss, within).await,
                     }
@@ -268,7 +270,7 @@ impl Store for RedisStore {
     fn is_reserved(&self, name: &LockName) -> bool {
         let prefix = &self.settings.key_prefix;
         let is = |key: &[u8]| key.strip_prefix(&prefix[..]) == Some(&name.key[..]);
-        is(FENCE_KEY) || is(GRACE_KEY)
+        is(FENCE_KEY) || is(GRACE_KEY) || is(ACK_KEY)
     }
 
     fn metrics(&self) -> Option<&UpstreamMetrics> {
@@ -443,10 +445,63 @@ async fn ask_on(
         // data.
         reconnector.give_up(link).await;
     }
-    StoreReply {
+    let reply = StoreReply {
         outcome,
         armed: (read && link.tells()).then_some(link.id),
         grace_ms: data_loss.grace_left_ms(),
+    };
+    acknowledged(link, reconnector, request, reply).await
+}
+
+/// Waits until the replicas that the request wants acknowledged what it granted on this link. Otherwise takes the grant
+/// back, unless the token held the lock before.
+async fn acknowledged(
+    link: &Arc<Link>,
+    reconnector: &Reconnector,
+    request: &Request,
+    reply: StoreReply,
+) -> StoreReply {
+    let Outcome::Granted {
+        deadline, fresh, ..
+    } = reply.outcome
+    else {
+        return reply;
+    };
+    let replicas = request.replicas();
+    if replicas == 0 {
+        return reply;
+    }
+    let Err(missing) = link.acknowledge(replicas).await else {
+        return reply;
+    };
+    let unacknowledged = |kept: Option<(Deadline, bool)>| Outcome::Unacknowledged {
+        error: missing.error(match kept {
+            Some(_) => "the lease ends when it would have",
+            None => "the lock was given back",
+        }),
+        may_pass: missing.may_pass(),
+        kept,
+    };
+    let release = request.taking_back(deadline, fresh);
+    let outcome = match &release {
+        None => unacknowledged(Some((deadline, fresh))),
+        Some(release) => match link.ask(release).await {
+            // If it is not released here, the lease is over, or another client changed the lock.
+            Some(Reading::Done {
+                outcome: Outcome::Free | Outcome::Held { .. },
+                ..
+            }) => unacknowledged(None),
+            // Redis may have released the lock or not.
+            _ => Outcome::Unknown,
+        },
+    };
+    if missing.is_elsewhere() || outcome == Outcome::Unknown {
+        reconnector.give_up(link).await;
+    }
+    StoreReply {
+        outcome,
+        armed: reply.armed.filter(|_| release.is_none()),
+        ..reply
     }
 }
 
@@ -474,6 +529,7 @@ async fn hold_back(link: &Link, request: &Request, ms: u64) -> StoreReply {
 async fn acquire_bare(
     reconnector: &Reconnector,
     first: &Cmd,
+    request: &Request,
     data_loss: &DataLossDetector,
     limit: Duration,
 ) -> Option<StoreReply> {
@@ -491,11 +547,12 @@ async fn acquire_bare(
     match link.store_request(Purpose::Set, first).await {
         Some(Value::Okay) => {
             reconnector.can_lock().granted();
-            Some(untold(Outcome::Granted {
+            let granted = Outcome::Granted {
                 deadline: Deadline(0),
                 fresh: false,
                 fence: None,
-            }))
+            };
+            Some(acknowledged(&link, reconnector, request, untold(granted)).await)
         }
         Some(_) => None,
         None => {

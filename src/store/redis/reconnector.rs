@@ -438,8 +438,7 @@ async fn meet(
         // Said in the log: nothing is written back.
         None | Some(_) => Time::default(),
     };
-    let metrics = Arc::clone(&subject.metrics);
-    let (link, driver) = Link::new(id, opened, grace_until, metrics);
+    let (link, driver) = Link::new(id, opened, grace_until, subject);
     let link = Arc::new(link);
     let mut grace = None;
     if let Some(identity) = identity {

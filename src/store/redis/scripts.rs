@@ -28,7 +28,7 @@ use redis::{Arg, Cmd, Script, ServerError, Value};
 
 use crate::{
     limits::TOKEN_BYTES,
-    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, StoreRequest, Token},
+    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, StoreRequest, TakeBack, Token},
     telemetry::metrics::upstream::Purpose,
 };
 
@@ -98,6 +98,9 @@ pub(super) const FENCE_KEY: &[u8] = b"lockgate:fence";
 /// The key of the grace's mark, in database 0.
 pub(super) const GRACE_KEY: &[u8] = b"lockgate:grace";
 
+/// The key that lockgate writes in database 0 before it waits for the replicas.
+pub(super) const ACK_KEY: &[u8] = b"lockgate:ack";
+
 /// Fences from here on do not raise the floor of the next one. No clock reaches them before the year 2246, so
 /// an operator set the counter by hand, and deleting it must undo that.
 pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
@@ -116,6 +119,9 @@ pub(super) struct Request {
     purpose: Purpose,
     script: &'static Prepared,
     command: Cmd,
+    /// The number of replicas that have to acknowledge the grant.
+    replicas: u32,
+    take_back: TakeBack,
 }
 
 /// The meaning of a reply.
@@ -135,6 +141,17 @@ pub(super) enum Reading {
 impl Request {
     /// Creates the request for the lock with this key. A new fence will be at least `floor`.
     pub(super) fn new(key: &[u8], store_request: &StoreRequest, floor: u64) -> Self {
+        Self {
+            replicas: store_request.replicas(),
+            take_back: match store_request {
+                StoreRequest::Acquire { take_back, .. } => *take_back,
+                _ => TakeBack::Never,
+            },
+            ..Self::of(key, store_request, floor)
+        }
+    }
+
+    fn of(key: &[u8], store_request: &StoreRequest, floor: u64) -> Self {
         use Purpose::{Acquire, Check, DeleteDead, Extend, Handover, Release, WriteBack};
         match store_request {
             StoreRequest::Acquire {
@@ -216,6 +233,31 @@ impl Request {
     /// Returns a request that only reads the holder of the same lock.
     pub(super) fn to_check(&self) -> Self {
         Arguments::of(self.key(), false).to(Purpose::Check, &CHECK_SCRIPT)
+    }
+
+    /// Returns the number of replicas that have to acknowledge what the request grants.
+    pub(super) fn replicas(&self) -> u32 {
+        self.replicas
+    }
+
+    /// Returns the release of what this request granted. None: the token held the lock before, and keeps it.
+    pub(super) fn taking_back(&self, deadline: Deadline, fresh: bool) -> Option<Self> {
+        match self.take_back {
+            TakeBack::Always => {}
+            TakeBack::IfFresh if fresh => {}
+            TakeBack::IfFresh | TakeBack::Never => return None,
+        }
+        // The plain `SET` returns no deadline, and only lockgate knows its token.
+        let only_if = (deadline != Deadline(0)).then_some(deadline);
+        // The token follows the hash, the number of keys, and the keys.
+        let keys = if self.is_fenced() { 2 } else { 1 };
+        let token = match self.command.args_iter().nth(3 + keys) {
+            Some(Arg::Simple(token)) => Token::new(Bytes::copy_from_slice(token)),
+            _ => return None,
+        };
+        let arguments = Arguments::of(self.key(), false).token(&token);
+        let arguments = arguments.deadline(only_if);
+        Some(arguments.to(Purpose::Release, &RELEASE_SCRIPT))
     }
 
     /// Returns whether another token holds the lock, given the outcome of [the check](Self::to_check).
@@ -364,6 +406,8 @@ impl Arguments {
             purpose,
             script,
             command,
+            replicas: 0,
+            take_back: TakeBack::Never,
         }
     }
 }
@@ -421,6 +465,11 @@ fn refusal(error: &ServerError) -> Outcome {
         b"WRONGTYPE" => Outcome::WrongType(text),
         _ => Outcome::Refused(text),
     }
+}
+
+/// Returns whether the same command may succeed later.
+pub(super) fn is_passing(error: &ServerError) -> bool {
+    matches!(refusal(error), Outcome::NotNow(_))
 }
 
 /// Returns the error as Redis worded it, without the leading `-`.

@@ -49,6 +49,8 @@ pub struct RedisSettings {
     pub grace: Option<Duration>,
     /// The prefix of each lock's key in Redis.
     pub key_prefix: Bytes,
+    /// How long replicas have to acknowledge a grant.
+    pub replicas_timeout: Duration,
     /// Most shared connections: one for each user and database with locks.
     pub connections: usize,
     /// A connection that has been unused for this long, and that no lock needs, is closed.

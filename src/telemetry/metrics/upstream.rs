@@ -19,6 +19,8 @@ pub struct UpstreamMetrics {
     commands: [Counter; PURPOSES.len()],
     /// How long Redis took to reply to a request about a lock.
     pub latency: Histogram<{ ROUND_TRIPS.len() }>,
+    acknowledgements: Histogram<{ ROUND_TRIPS.len() }>,
+    unacknowledged: Counter,
     in_flight: AtomicUsize,
     open: AtomicUsize,
     reconnects: Counter,
@@ -66,10 +68,12 @@ pub enum Purpose {
     Setup,
     /// A check whether clients need a password.
     Admission,
+    /// The write and the `WAIT` by which replicas acknowledge grants, together.
+    Acknowledge,
 }
 
 /// The names of the purposes, in the order of the variants.
-const PURPOSES: [(Purpose, &str); 15] = [
+const PURPOSES: [(Purpose, &str); 16] = [
     (Purpose::Set, "set"),
     (Purpose::Acquire, "acquire"),
     (Purpose::Handover, "handover"),
@@ -85,6 +89,7 @@ const PURPOSES: [(Purpose, &str); 15] = [
     (Purpose::Info, "info"),
     (Purpose::Setup, "setup"),
     (Purpose::Admission, "admission"),
+    (Purpose::Acknowledge, "acknowledge"),
 ];
 
 const _: () = {
@@ -109,6 +114,8 @@ impl UpstreamMetrics {
         Self {
             commands: [const { Counter::new() }; PURPOSES.len()],
             latency: Histogram::new(&ROUND_TRIPS),
+            acknowledgements: Histogram::new(&ROUND_TRIPS),
+            unacknowledged: Counter::new(),
             in_flight: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             reconnects: Counter::new(),
@@ -132,6 +139,16 @@ impl UpstreamMetrics {
         self.sent(purpose);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight(self)
+    }
+
+    /// Counts a grant or a renewal that the replicas acknowledged after this many microseconds.
+    pub fn acknowledged(&self, micros: u64) {
+        self.acknowledgements.count(micros);
+    }
+
+    /// Counts a grant or a renewal that too few replicas acknowledged.
+    pub fn unacknowledged(&self) {
+        self.unacknowledged.count();
     }
 
     /// Counts a shared connection that was opened; `again` after one that broke.
@@ -212,6 +229,16 @@ impl UpstreamMetrics {
                 "lockgate_upstream_latency_seconds",
                 "How long Redis took to answer a question about a lock.",
                 self.latency.get(),
+            ),
+            Family::histogram(
+                "lockgate_acknowledgement_seconds",
+                "How long replicas took to acknowledge a grant or a renewal (REPLICAS).",
+                self.acknowledgements.get(),
+            ),
+            Family::counter(
+                "lockgate_grants_unacknowledged_total",
+                "Grants and renewals that too few replicas acknowledged in time (REPLICAS).",
+                self.unacknowledged.get(),
             ),
             Family::gauge(
                 "lockgate_upstream_in_flight",

@@ -94,6 +94,7 @@ fn written(command: &Command) -> Vec<Bytes> {
             try_only,
             fence,
             session,
+            replicas,
         } => {
             add(if *try_only { b"TRYLOCK" } else { b"LOCK" });
             add(key);
@@ -106,16 +107,19 @@ fn written(command: &Command) -> Vec<Bytes> {
             number(&mut add, "WAIT", *wait_ms);
             fence.then(|| add(b"FENCE"));
             session.then(|| add(b"SESSION"));
+            number(&mut add, "REPLICAS", replicas.map(u64::from));
         }
         Command::Relock {
             key,
             token,
             lease_ms,
+            replicas,
         } => {
             add(b"RELOCK");
             add(key);
             add(token.as_bytes());
             number(&mut add, "PX", *lease_ms);
+            number(&mut add, "REPLICAS", replicas.map(u64::from));
         }
         Command::Unlock { key, token } => {
             add(b"UNLOCK");

@@ -187,7 +187,8 @@ impl Checks {
         }
     }
 
-    pub(crate) fn replied(&mut self, now: u64, request: RequestId, granted: bool) {
+    /// `lacks`: waiters that want a replica are passed over.
+    pub(crate) fn replied(&mut self, now: u64, request: RequestId, granted: bool, lacks: bool) {
         let sent = self.sent.get_mut(&request);
         let sent = sent.unwrap_or_else(|| panic!("a reply to nobody"));
         assert!(!sent.answered, "{request:?} was answered twice");
@@ -200,7 +201,7 @@ impl Checks {
         sent.answered = true;
         let (gate, order, plain, user) = (sent.gate, sent.order, sent.plain, sent.user);
         let linked_at = self.linked_at.get(&gate).copied();
-        if granted && plain {
+        if granted && plain && !lacks {
             let passed = self.sent.iter().find(|(_, other)| {
                 // A user without a connection is passed over.
                 let was_linked = other.user == user || linked_at.is_none_or(|at| at < other.at);

@@ -331,10 +331,16 @@ impl World {
             wait,
             fence: client.fence,
             session: client.session,
+            replicas: self.replicas_of(who),
             connection: ConnectionId(FIRST_CONNECTION + who as u64),
             attempt: None,
         };
         self.feed(gate, Event::Lock(ask));
+    }
+
+    /// The number of replicas that are to acknowledge what this client is granted.
+    pub(super) fn replicas_of(&self, who: usize) -> u32 {
+        u32::from(self.day.replicates && !who.is_multiple_of(3))
     }
 
     /// The request has the place that the client left, or a new one.

@@ -86,6 +86,8 @@ pub(crate) struct Day {
     pub(crate) spins: bool,
     /// Clients that wait in slices are among the clients.
     pub(crate) slices: bool,
+    /// Some clients want their grants acknowledged by a replica.
+    pub(crate) replicates: bool,
     /// Users that the clients belong to.
     pub(crate) users: usize,
     /// Clients of a user to whom the store refuses everything, in percent.
@@ -137,6 +139,7 @@ impl Day {
             forgot_first: random.percent(50),
             spins: matches!(seed % 8, 1 | 3),
             slices: seed % 8 == 5,
+            replicates: seed % 16 == 6,
             users: 1 + random.below(3),
             outsiders: match calm {
                 true => 0,
@@ -166,6 +169,9 @@ impl Day {
             if small && day.disasters.iter().any(|(_, disaster)| refuses(disaster)) {
                 day.sessions = 60;
             }
+            let lacks =
+                |disaster: &Disaster| matches!(disaster, Disaster::Trouble(Trouble::NoReplicas, _));
+            day.replicates |= day.disasters.iter().any(|(_, disaster)| lacks(disaster));
             day.breaks = day.disasters.iter().any(|(_, disaster)| breaks(disaster));
         }
         let forgets = |disaster: &Disaster| {
@@ -300,6 +306,7 @@ fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(
             Trouble::ReadOnly,
             Trouble::NoPermission,
             Trouble::OutOfMemory,
+            Trouble::NoReplicas,
         ]);
         let long = random.between(5, 1_500) * MILLI;
         let disaster = match random.percent(25) {

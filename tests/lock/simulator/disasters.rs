@@ -134,6 +134,14 @@ impl World {
         self.after(span, Ev::TroubleOver(self.troubles));
     }
 
+    /// No replica acknowledges anything, or did a moment ago: waiters that want one are passed over.
+    pub(super) fn lacks_replicas(&self) -> bool {
+        let lately = self
+            .trouble_at
+            .is_some_and(|at| self.now < at + 200 * MILLI + 8 * self.day.way);
+        self.store.trouble == Some(Trouble::NoReplicas) || (self.day.replicates && lately)
+    }
+
     pub(super) fn trouble_over(&mut self, number: u64) {
         if self.troubles == number && self.store.trouble.take().is_some() {
             self.tell(|| "the trouble is over".to_owned());

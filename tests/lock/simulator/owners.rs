@@ -45,7 +45,8 @@ impl World {
             return None;
         }
         let granted = matches!(reply, Reply::Granted { .. });
-        self.checks.replied(self.now, request, granted);
+        let lacks = self.lacks_replicas();
+        self.checks.replied(self.now, request, granted, lacks);
         let sent = self.checks.sent[&request].clone();
         match sent.purpose {
             Purpose::Lock(who) => return self.lock_answered(who, gate, request, reply),
@@ -114,6 +115,11 @@ impl World {
             _ => {}
         }
         assert!(*until > self.time(gate), "a lease that is over was granted");
+        let acknowledged = self.store.acknowledged.get(token).copied();
+        assert!(
+            acknowledged >= Some(self.replicas_of(who)) || client.fate == Fate::Joins,
+            "client {who} was granted what no replica acknowledged"
+        );
         self.totals.grants += 1;
         if client.fate != Fate::Joins && (!client.explicit || client.fate == Fate::Slices) {
             self.is_next(gate, request);
@@ -292,6 +298,7 @@ impl World {
             user: client.user,
             token,
             lease_ms,
+            replicas: self.replicas_of(who),
             absorbed: false,
         };
         self.feed(gate, relock);

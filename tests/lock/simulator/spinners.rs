@@ -301,6 +301,7 @@ impl World {
             wait,
             fence: false,
             session: false,
+            replicas: 0,
             connection: spinner.connection,
             attempt: Some(Attempt {
                 strict: spinner.strict,

@@ -5,11 +5,11 @@
 //!
 //! It can lose what it holds: start anew with nothing, or with what it held a while ago.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use lockgate::lock::{
-    Deadline, Fence, LinkId, MARK_MS, Mark, Outcome, StoreReply, StoreRequest, Token,
+    Deadline, Fence, LinkId, MARK_MS, Mark, Outcome, StoreReply, StoreRequest, TakeBack, Token,
 };
 
 use super::clients::OUTSIDER;
@@ -25,6 +25,8 @@ pub(crate) enum Trouble {
     NoPermission,
     /// `OOM`, to what needs memory.
     OutOfMemory,
+    /// No replica acknowledges anything.
+    NoReplicas,
 }
 
 /// What is left of the data after a restart.
@@ -71,6 +73,8 @@ pub(crate) struct Store {
     /// Grows with every change.
     pub(crate) version: u64,
     pub(crate) changes: Vec<Change>,
+    /// How many replicas acknowledged the latest grant of a token.
+    pub(crate) acknowledged: BTreeMap<Token, u32>,
     /// Commands of gates.
     pub(crate) commands: u64,
 }
@@ -193,6 +197,13 @@ impl Store {
         }
         self.expire(now);
         let outcome = self.run(now, link, store_request, seen);
+        if let Some(outcome) = self.unacknowledged(now, link, store_request, &outcome) {
+            return StoreReply {
+                outcome,
+                armed: None,
+                grace_ms: None,
+            };
+        }
         let outcome = match (store_request, outcome) {
             // Taken without looking: nothing is told of it, now or later.
             (StoreRequest::Acquire { bare: true, .. }, Outcome::Granted { fresh: true, .. }) => {
@@ -226,6 +237,45 @@ impl Store {
         }
     }
 
+    /// What becomes of a grant that no replica acknowledges. Takes it back as the store of Redis does.
+    fn unacknowledged(
+        &mut self,
+        now: u64,
+        link: LinkId,
+        store_request: &StoreRequest,
+        outcome: &Outcome,
+    ) -> Option<Outcome> {
+        let Outcome::Granted {
+            deadline, fresh, ..
+        } = *outcome
+        else {
+            return None;
+        };
+        let replicas = store_request.replicas();
+        if let Some((_, token, _)) = store_request.grants_to() {
+            self.acknowledged.insert(token.clone(), replicas);
+        }
+        if replicas == 0 || self.trouble != Some(Trouble::NoReplicas) {
+            return None;
+        }
+        let taken_back = match store_request {
+            StoreRequest::Acquire { take_back, .. } => match take_back {
+                TakeBack::Always => true,
+                TakeBack::IfFresh => fresh,
+                TakeBack::Never => false,
+            },
+            _ => false,
+        };
+        if taken_back {
+            self.change(now, None, Some(link));
+        }
+        Some(Outcome::Unacknowledged {
+            error: Bytes::from_static(b"NOREPLICAS"),
+            may_pass: true,
+            kept: (!taken_back).then_some((deadline, fresh)),
+        })
+    }
+
     fn refusal(&self, store_request: &StoreRequest) -> Option<Outcome> {
         let writes = !matches!(store_request, StoreRequest::Check { .. });
         let frees = matches!(
@@ -242,7 +292,7 @@ impl Store {
             }
             Some(Trouble::NoPermission) => refused(b"NOPERM"),
             Some(Trouble::OutOfMemory) if grows => refused(b"OOM"),
-            Some(Trouble::ReadOnly | Trouble::OutOfMemory) | None => None,
+            Some(Trouble::ReadOnly | Trouble::OutOfMemory | Trouble::NoReplicas) | None => None,
         }
     }
 

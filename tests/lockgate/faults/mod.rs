@@ -10,6 +10,7 @@
 //! | Redis goes away while clients have connections to it | [`kept_clients`] |
 //! | Redis hangs | [`redis_hangs`] |
 //! | Redis forgot | [`redis_forgets`]; a replica that took over: [`failover`]; tokens of earlier owners: [`older_data`] |
+//! | too few replicas acknowledge a grant | [`acknowledged`] |
 //! | the key is deleted, overwritten, flushed | [`lost`] |
 //! | `LOADING`, `MASTERDOWN`, `BUSY`, `READONLY`, `NOPERM`, `WRONGTYPE`, `OOM`; scripts flushed | [`errors`] |
 //! | SIGTERM | [`shutdown`] |
@@ -29,6 +30,7 @@ use rustix::{
 
 use crate::support::{Client, Lockgate, RedisServer, SHORT_GRACE, Value};
 
+mod acknowledged;
 mod connections;
 mod errors;
 mod failover;

@@ -92,7 +92,10 @@ impl World {
     /// A request is granted the lock when those with earlier places are served or away.
     pub(crate) fn is_next(&self, gate: usize, request: RequestId) {
         let gate = &self.gates[gate];
-        (self.checks).is_next(request, gate.disturbed_at, gate.chose_at);
+        let disturbed_at = gate
+            .disturbed_at
+            .max(self.lacks_replicas().then_some(self.now));
+        (self.checks).is_next(request, disturbed_at, gate.chose_at);
     }
 
     /// The user asked for the lock with this token.

@@ -1,0 +1,325 @@
+//! Grants that replicas acknowledge (`REPLICAS`). A replica that stands still (SIGSTOP) keeps its connection and
+//! acknowledges nothing. Since Redis 7.2 `WAIT` alone would not notice that: these tests run in front of such servers,
+//! too (tests/servers).
+
+use std::time::{Duration, Instant};
+
+use super::{AT_ONCE, PATIENT, gate_before, holder, is_error, is_told_lost, pttl, resp3, timed};
+use crate::support::{
+    Client, Lockgate, Machine, Proxy, RedisServer, Value, counted, eventually, run_to_its_end,
+};
+
+/// A master, its replica, and a gate.
+struct Pair {
+    master: RedisServer,
+    replica: RedisServer,
+    gate: Lockgate,
+    _machine: Machine,
+}
+
+impl Pair {
+    fn new(settings: &[(&str, &str)]) -> Self {
+        let machine = Machine::shared();
+        let (master, replica) = replicated();
+        let gate = gate_before(&master.url(), &[&PATIENT, settings].concat());
+        Self {
+            master,
+            replica,
+            gate,
+            _machine: machine,
+        }
+    }
+}
+
+fn replicated() -> (RedisServer, RedisServer) {
+    let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+    let replica = RedisServer::start(&[]);
+    follows(&replica, &master);
+    (master, replica)
+}
+
+fn follows(replica: &RedisServer, master: &RedisServer) {
+    let mut direct = replica.client();
+    let port = master.address().port().to_string();
+    assert_eq!(direct.call(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+    eventually("the replica is there", || {
+        let said = direct.say("INFO replication").text();
+        said.contains("master_link_status:up")
+    });
+    // From then on the master counts its acknowledgements.
+    let mut direct = master.client();
+    direct.say("SET synchronised 1");
+    assert_eq!(direct.say("WAIT 1 10000"), 1);
+}
+
+#[track_caller]
+fn is_free(redis: &RedisServer, key: &str) {
+    assert_eq!(holder(redis, key), Value::Nil);
+}
+
+#[track_caller]
+fn is_unacknowledged(reply: &Value) {
+    assert_eq!(
+        reply.error(),
+        "NOREPLICAS not acknowledged by 1 replicas within 100ms; the lock was given back"
+    );
+}
+
+/// An acknowledgement that takes as long as a connection is open to break it.
+const PATIENT_REPLICAS: [(&str, &str); 1] = [("LOCKGATE_LOCK_REPLICAS_TIMEOUT", "1m")];
+
+#[test]
+fn a_replica_has_what_its_owner_was_granted() {
+    let pair = Pair::new(&[]);
+    let mut owner = pair.gate.client();
+    for command in ["LOCK", "TRYLOCK"] {
+        for more in ["", " FENCE", " SESSION"] {
+            let key = format!("{command}{}", more.trim());
+            let granted = owner.say(&format!(
+                "{command} {key} TOKEN t PX 20000 REPLICAS 1{more}"
+            ));
+            assert_eq!(holder(&pair.replica, &key), "t", "{key}: {granted:?}");
+        }
+    }
+    assert_eq!(
+        owner.say("LOCKINFO LOCK").field("replicas"),
+        &Value::Integer(1)
+    );
+    assert_eq!(owner.say("RELOCK LOCK t PX 60000 REPLICAS 1"), 1);
+    assert!(pttl(&mut pair.replica.client(), "LOCK") > 20_000);
+    // A grant that replicas acknowledged is extended in the same way.
+    assert_eq!(owner.say("RELOCK TRYLOCK t PX 60000"), 1);
+    assert!(pttl(&mut pair.replica.client(), "TRYLOCK") > 20_000);
+    assert_eq!(owner.say("UNLOCK LOCK t"), 1);
+    assert_eq!(counted(&mut owner, "grants_unacknowledged"), 0);
+}
+
+#[test]
+fn without_an_acknowledgement_there_is_no_grant() {
+    let pair = Pair::new(&[]);
+    let (mut first, mut second) = (pair.gate.client(), pair.gate.client());
+    pair.replica.stop();
+    is_unacknowledged(&first.say("TRYLOCK k TOKEN t REPLICAS 1"));
+    is_free(&pair.master, "k");
+    is_unacknowledged(&first.say("LOCK k TOKEN t REPLICAS 1 WAIT 450"));
+    // The latest attempt may be on its way yet.
+    eventually("it is given back", || {
+        holder(&pair.master, "k") == Value::Nil
+    });
+    is_unacknowledged(&first.say("TRYLOCK k REPLICAS 1 FENCE"));
+    is_free(&pair.master, "k");
+    first.send(&["LOCK", "k", "TOKEN", "t", "REPLICAS", "1"]);
+    pair.gate.awaits_waiters("k", 1);
+    // It delays no client that wants no acknowledgement.
+    assert_eq!(second.say("LOCK k TOKEN s"), "s");
+    first.hears_nothing_for(Duration::from_millis(300));
+    assert_eq!(second.say("UNLOCK k s"), 1);
+    pair.replica.go_on();
+    assert_eq!(first.read_reply(), "t");
+    assert_eq!(holder(&pair.replica, "k"), "t");
+    assert!(counted(&mut second, "grants_unacknowledged") > 3);
+}
+
+#[test]
+fn without_write_back_the_plain_set_is_taken_back_too() {
+    let pair = Pair::new(&[("LOCKGATE_WRITE_BACK_LEASES", "off")]);
+    let mut first = pair.gate.client();
+    let granted = first.say("LOCK k REPLICAS 1");
+    assert_eq!(holder(&pair.replica, "k"), granted);
+    pair.replica.stop();
+    is_unacknowledged(&first.say("TRYLOCK other REPLICAS 1"));
+    is_free(&pair.master, "other");
+}
+
+#[test]
+fn an_extension_without_an_acknowledgement_does_not_count() {
+    let pair = Pair::new(&[]);
+    let mut owner = pair.gate.client();
+    assert_eq!(owner.say("LOCK k TOKEN t PX 30000 REPLICAS 1"), "t");
+    pair.replica.stop();
+    is_error(&owner.say("RELOCK k t PX 60000"), "NOREPLICAS");
+    // The same token again is the same owner, whose lock is not taken back.
+    is_error(
+        &owner.say("LOCK k TOKEN t PX 60000 REPLICAS 1"),
+        "NOREPLICAS",
+    );
+    assert_eq!(holder(&pair.master, "k"), "t");
+    pair.replica.go_on();
+    assert_eq!(owner.say("RELOCK k t PX 60000"), 1);
+    assert_eq!(owner.say("UNLOCK k t"), 1);
+    is_free(&pair.master, "k");
+}
+
+#[test]
+fn a_session_that_no_replica_renews_is_lost() {
+    let pair = Pair::new(&[]);
+    let mut owner = resp3(&pair.gate);
+    assert_eq!(owner.say("LOCK k TOKEN t PX 1500 SESSION REPLICAS 1"), "t");
+    let granted = Instant::now();
+    // Renewed beyond its first lease.
+    owner.hears_nothing_for(Duration::from_millis(2_000));
+    assert!(granted.elapsed() > Duration::from_millis(1_500));
+    pair.replica.stop();
+    is_told_lost(&mut owner, "k", "t");
+    eventually("it is released", || holder(&pair.master, "k") == Value::Nil);
+}
+
+#[test]
+fn an_owner_releases_at_once_and_the_next_one_waits_for_the_replica() {
+    let pair = Pair::new(&[]);
+    let mut owner = pair.gate.client();
+    assert_eq!(owner.say("LOCK k TOKEN t"), "t");
+    let mut next = pair.gate.client();
+    next.send(&["LOCK", "k", "TOKEN", "n", "REPLICAS", "1"]);
+    pair.gate.awaits_waiters("k", 1);
+    pair.replica.stop();
+    let (reply, took) = timed(|| owner.say("UNLOCK k t"));
+    assert_eq!(reply, 1);
+    assert!(took < AT_ONCE, "{took:?}");
+    next.hears_nothing_for(Duration::from_millis(300));
+    pair.replica.go_on();
+    assert_eq!(next.read_reply(), "n");
+    assert_eq!(holder(&pair.replica, "k"), "n");
+}
+
+#[test]
+fn each_grant_of_a_group_gets_the_replicas_that_it_asked_for() {
+    let pair = Pair::new(&[]);
+    let wants = |replicas: &str| {
+        let mut client = pair.gate.client();
+        let key = format!("k{replicas}");
+        client.send(&["TRYLOCK", &key, "TOKEN", "t", "REPLICAS", replicas]);
+        client
+    };
+    let (mut one, mut two, mut none) = (wants("1"), wants("2"), wants("0"));
+    assert_eq!(one.read_reply(), "t");
+    is_error(
+        &two.read_reply(),
+        "NOREPLICAS not acknowledged by 2 replicas",
+    );
+    assert_eq!(none.read_reply(), "t");
+    is_free(&pair.master, "k2");
+}
+
+#[test]
+fn a_user_that_may_not_wait_for_replicas_is_told_so_at_once() {
+    let pair = Pair::new(&PATIENT_REPLICAS);
+    let mut direct = pair.master.client();
+    for rights in ["-wait", "+wait ~* resetkeys ~k"] {
+        let rule = format!("ACL SETUSER default {rights}");
+        assert_eq!(direct.say(&rule), "OK");
+        let mut client = pair.gate.client();
+        let (reply, took) = timed(|| client.say("LOCK k TOKEN t REPLICAS 1"));
+        is_error(&reply, "NOREPLICAS Redis does not acknowledge");
+        assert!(reply.error().contains("NOPERM"), "{reply:?}");
+        assert!(took < AT_ONCE, "{took:?}");
+        is_free(&pair.master, "k");
+        assert_eq!(client.say("LOCK k TOKEN t"), "t");
+        assert_eq!(client.say("UNLOCK k t"), 1);
+    }
+}
+
+#[test]
+fn a_server_that_knows_no_wait_is_told_so_at_once() {
+    let machine = Machine::shared();
+    let redis = RedisServer::start(&["--rename-command", "WAIT", ""]);
+    let gate = gate_before(&redis.url(), &PATIENT_REPLICAS);
+    let mut client = gate.client();
+    let (reply, took) = timed(|| client.say("LOCK k TOKEN t REPLICAS 1"));
+    is_error(&reply, "NOREPLICAS Redis does not acknowledge");
+    assert!(took < AT_ONCE, "{took:?}");
+    is_free(&redis, "k");
+    drop(machine);
+}
+
+#[test]
+fn a_broken_connection_acknowledges_nothing() {
+    let pair = Pair::new(&PATIENT_REPLICAS);
+    let (mut direct, mut client) = (pair.master.client(), pair.gate.client());
+    assert_eq!(client.say("LOCK k TOKEN t REPLICAS 1"), "t");
+    pair.replica.stop();
+    client.send(&["TRYLOCK", "other", "TOKEN", "t", "REPLICAS", "1"]);
+    let ends = |direct: &mut Client| {
+        let listed = direct.say("CLIENT LIST").text();
+        let waits = listed
+            .lines()
+            .find(|line| line.contains("flags=b") && line.contains("cmd=wait"))?;
+        let id = waits
+            .split_whitespace()
+            .find_map(|it| it.strip_prefix("id="))?;
+        Some(direct.call(&["CLIENT", "KILL", "ID", id]) == 1)
+    };
+    eventually("it waits for the replica", || {
+        ends(&mut direct) == Some(true)
+    });
+    is_error(&client.read_reply(), "NOREPLICAS");
+    is_free(&pair.master, "other");
+    pair.replica.go_on();
+    assert_eq!(client.say("TRYLOCK other TOKEN t REPLICAS 1"), "t");
+}
+
+#[test]
+fn another_server_acknowledges_nothing() {
+    let machine = Machine::shared();
+    let (master, replica) = replicated();
+    let (other, others_replica) = replicated();
+    let way = Proxy::before(master.address());
+    let gate = gate_before(&way.url(), &PATIENT);
+    let mut client = gate.client();
+    replica.stop();
+    way.forward_to(other.address());
+    // The connection for locks still leads to the first one.
+    is_error(&client.say("TRYLOCK k TOKEN t REPLICAS 1"), "NOREPLICAS");
+    is_free(&master, "k");
+    // It is given up, since its address leads elsewhere.
+    eventually("the other one is used", || {
+        client.say("TRYLOCK k TOKEN t REPLICAS 1") == "t"
+    });
+    assert_eq!(holder(&others_replica, "k"), "t");
+    drop(machine);
+}
+
+#[test]
+fn a_lock_outlives_its_master_and_its_gate_together() {
+    let mut pair = Pair::new(&[]);
+    assert_eq!(
+        pair.gate.client().say("LOCK k TOKEN t PX 60000 REPLICAS 1"),
+        "t"
+    );
+    pair.master.kill();
+    pair.gate.kill();
+    assert_eq!(pair.replica.client().say("REPLICAOF NO ONE"), "OK");
+    let gate = gate_before(&pair.replica.url(), &PATIENT);
+    assert!(gate.client().say("TRYLOCK k").is_nil());
+}
+
+#[test]
+fn with_replicas_by_default_no_grace_is_needed() {
+    let settings = [
+        ("LOCKGATE_LOCK_REPLICAS", "1"),
+        ("LOCKGATE_WRITE_BACK_GRACE", "0"),
+    ];
+    let pair = Pair::new(&settings);
+    let mut client = pair.gate.client();
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    assert_eq!(holder(&pair.replica, "k"), "t");
+    pair.replica.stop();
+    is_unacknowledged(&client.say("TRYLOCK other"));
+    assert_eq!(client.say("TRYLOCK other TOKEN o REPLICAS 0"), "o");
+    let refused = |settings: &[(&str, &str)]| {
+        let flags = ["--upstream", "redis://127.0.0.1:1"];
+        let ended = run_to_its_end(&flags, settings);
+        assert!(ended.stderr.contains("is not allowed"), "{}", ended.stderr);
+    };
+    refused(&settings[1..]);
+}
+
+#[test]
+fn without_a_redis_there_are_no_replicas() {
+    let machine = Machine::shared();
+    let gate = Lockgate::start(&[]);
+    is_error(&gate.client().say("TRYLOCK k REPLICAS 1"), "ERR REPLICAS");
+    let ended = run_to_its_end(&[], &[("LOCKGATE_LOCK_REPLICAS", "1")]);
+    assert!(ended.stderr.contains("lock.replicas"), "{}", ended.stderr);
+    drop(machine);
+}
