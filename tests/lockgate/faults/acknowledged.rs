@@ -31,7 +31,7 @@ impl Pair {
     }
 }
 
-fn replicated() -> (RedisServer, RedisServer) {
+pub(crate) fn replicated() -> (RedisServer, RedisServer) {
     let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
     let replica = RedisServer::start(&[]);
     follows(&replica, &master);

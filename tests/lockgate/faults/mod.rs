@@ -45,6 +45,8 @@ mod regressions;
 mod sessions;
 mod shutdown;
 
+pub(crate) use acknowledged::replicated;
+
 /// Redis may take longer to answer than [`SHORT_GRACE`] allows.
 const PATIENT: [(&str, &str); 2] = [
     ("LOCKGATE_UPSTREAM_TIMEOUT", "2s"),

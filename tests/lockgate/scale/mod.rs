@@ -6,6 +6,7 @@ mod commands;
 mod cost;
 mod idle;
 mod many_instances;
+mod replicas;
 mod values;
 
 use std::{
