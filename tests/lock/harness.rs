@@ -201,7 +201,7 @@ impl Harness {
                         user,
                         token,
                         lease_ms: last.parse().unwrap(),
-                        replicas: replicas_of(&words),
+                        replicas: replicas_of(words),
                         absorbed: words.contains(&"absorbed"),
                     },
                     "gone" => Event::Gone { request },

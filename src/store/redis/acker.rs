@@ -239,7 +239,7 @@ impl Connection {
         let deadline = settings.connect_deadline();
         let known = match &settings.own {
             Some(own) => vec![own.clone()],
-            None => user.credentials().iter().cloned().collect(),
+            None => user.credentials().to_vec(),
         };
         let opened = async {
             let mut stream = dial(settings, deadline).await.map_err(failure)?;
