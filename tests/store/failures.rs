@@ -360,6 +360,7 @@ async fn greet(stream: &mut TcpStream) {
     for (word, answer) in [
         ("HELLO", "%1\r\n+proto\r\n:3\r\n"),
         ("INFO", "-ERR unknown subcommand\r\n"),
+        ("replication", "-ERR unknown command\r\n"),
         ("TRACKING", "+OK\r\n"),
     ] {
         while !String::from_utf8_lossy(&heard).contains(word) {

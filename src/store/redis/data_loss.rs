@@ -36,7 +36,7 @@ use crate::{clock, lock::Time, store::Listener, telemetry::metrics::upstream::Up
 const REPLICA: &str = "READONLY You can't write against a read only replica.";
 
 /// The error in front of a KeyDB that is one of several masters.
-const ACTIVE_REPLICA: &str = "READONLY This server is an active replica: another master may grant the same lock at the \
+pub(super) const ACTIVE_REPLICA: &str = "READONLY This server is an active replica: another master may grant the same lock at the \
                               same time (role:active-replica).";
 
 /// The identity of the server that a connection leads to.

@@ -12,8 +12,8 @@
 //! - **A new connection ends the previous one** by `CLIENT KILL`, before its first request. Whatever the
 //!   network or Redis itself still holds of the previous connection does not execute after requests on this
 //!   one. A user that may not run it loses this guarantee and nothing else.
-//! - **Every new connection reads the server's role** by `INFO`, since a replica and one of several masters may take
-//!   writes, and its identity if write-back is on, since Redis may have lost data.
+//! - **Every new connection reads the server's role** by `INFO`, since one of several masters takes writes, and its
+//!   identity if write-back is on, since Redis may have lost data.
 //! - **Redis pushes changes** after `CLIENT TRACKING ON NOLOOP`, which needs RESP3. If Redis refuses either, or pushes a
 //!   connection's own changes back to it, the connection works without.
 
@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     can_lock::CanLock,
     credentials::{Login, forms_of, log_in, may_know_no_users},
-    data_loss::{DataLossDetector, Identity, field, takes_no_writes},
+    data_loss::{ACTIVE_REPLICA, DataLossDetector, Identity, field, takes_no_writes},
     grace::{self, MarkOperation},
     scripts::{ACK_KEY, FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text},
     settings::RedisSettings,
@@ -500,6 +500,12 @@ async fn identify(
         Err(refusal) => return Ok(ServerInfo::unknown(refusal)),
     };
     let mut server = ServerInfo::read(&info);
+    if !data_loss.matters() {
+        server.identity = Err("it was not asked".to_owned());
+        // A replica refuses by itself, in its replies to requests.
+        server.takes_no_writes.take_if(|why| why != ACTIVE_REPLICA);
+        return Ok(server);
+    }
     if let Some(why) = &mut server.takes_no_writes {
         // Redis's own error says more. An empty `SETRANGE` writes nothing.
         let mut write = redis::cmd("SETRANGE");
@@ -507,8 +513,6 @@ async fn identify(
         if let Some(error) = refusal.err().filter(is_passing) {
             *why = lossy(&error_text(&error));
         }
-    } else if !data_loss.matters() {
-        server.identity = Err("it was not asked".to_owned());
     } else if let Ok(identity) = &mut server.identity
         && let Some(grace) = data_loss.grace_to_keep(identity)
     {

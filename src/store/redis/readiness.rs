@@ -6,7 +6,7 @@ use tokio::time::timeout;
 use super::{
     can_lock::class,
     credentials::{Line, Login, ask, log_in, role},
-    data_loss::role_without_writes,
+    data_loss::{ACTIVE_REPLICA, role_without_writes},
     handshake::{NoLink, dial, is_full, lossy},
     scripts::FENCE_KEY,
     settings::RedisSettings,
@@ -58,9 +58,11 @@ async fn ask_on(stream: &mut Stream, settings: &RedisSettings) -> Result<Verdict
         Line::Error(_) => false,
     };
     let role = role(stream).await.map_err(failed)?;
+    // Without write-back, a replica may take writes (and forget them), and the role may be unknown.
+    let cares = settings.grace.is_some();
     let refuses = role.as_deref().and_then(role_without_writes);
-    // Where lockgate needs no identity, the role may be unknown.
-    let knows_role = role.is_some() || settings.grace.is_none();
+    let refuses = refuses.filter(|error| cares || *error == ACTIVE_REPLICA);
+    let knows_role = role.is_some() || !cares;
     Ok(match refuses {
         Some(error) => Verdict::Refuses(error.to_owned()),
         None if takes_writes && knows_role => Verdict::Takes,

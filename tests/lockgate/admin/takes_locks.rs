@@ -220,9 +220,6 @@ fn a_replica_is_not_ready_from_the_start_on() {
     becomes(&gate, 200, "ready");
 }
 
-/// With and without write-back.
-const EACH: [&[(&str, &str)]; 2] = [&[], &[("LOCKGATE_WRITE_BACK_LEASES", "off")]];
-
 /// It takes writes, and forgets them when its master sends it the data again.
 #[test]
 fn a_replica_that_takes_writes_is_not_ready_either() {
@@ -232,12 +229,7 @@ fn a_replica_that_takes_writes_is_not_ready_either() {
     let mut direct = replica.client();
     assert_eq!(direct.say("CONFIG SET replica-read-only no"), "OK");
     assert_eq!(direct.call(&["REPLICAOF", "127.0.0.1", &port]), "OK");
-    for write_back in EACH {
-        let environment = [&SHORT_GRACE[..], &PATIENT, write_back].concat();
-        let gate = super::gate_before(&replica, &environment);
-        becomes(&gate, 503, "READONLY");
-        is_refused(&gate, "READONLY");
-    }
+    becomes(&gate_before(&replica), 503, "READONLY");
 }
 
 /// As KeyDB is with `active-replica yes`: it takes writes, and so does the other master.
@@ -246,21 +238,17 @@ fn one_of_several_masters_is_not_ready_and_grants_nothing() {
     let _machine = Machine::shared();
     let redis = RedisServer::start(&[]);
     let impostor = Impostor::before(redis.address(), ACTIVE_REPLICA);
-    for write_back in EACH {
+    let off = [("LOCKGATE_WRITE_BACK_LEASES", "off")];
+    for write_back in [&[][..], &off] {
         let environment = [&SHORT_GRACE[..], &PATIENT, write_back].concat();
         let gate = super::gate(&["--upstream", &impostor.url()], &environment);
         becomes(&gate, 503, "active replica");
-        is_refused(&gate, "active replica");
+        let reply = gate.client().say("LOCK k WAIT 300");
+        assert!(reply.error().contains("active replica"), "{reply:?}");
         let line = &gate.logged(REFUSES)[0];
         assert_eq!(line["class"], "READONLY", "{line}");
     }
     assert_eq!(redis.client().say("EXISTS k"), 0);
-}
-
-#[track_caller]
-fn is_refused(gate: &Lockgate, why: &str) {
-    let reply = gate.client().say("LOCK k WAIT 300");
-    assert!(reply.error().contains(why), "{reply:?}");
 }
 
 /// Clients get this error at once, and none waits.
