@@ -2,7 +2,6 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Executors;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.commands.ProtocolCommand;
 
@@ -38,15 +37,13 @@ public final class WaitJedis {
     public static void main(String[] arguments) throws Exception {
         int port = Integer.parseInt(arguments[1]), clients = Integer.parseInt(arguments[3]);
         List<CompletableFuture<Void>> waiting = new ArrayList<>();
-        try (var threads = Executors.newCachedThreadPool()) {
-            for (int n = 0; n < clients; n++) {
-                int number = n;
-                Runnable client = () -> wait(arguments[0], port, arguments[2], number);
-                waiting.add(CompletableFuture.runAsync(client, threads));
-            }
-            for (CompletableFuture<Void> client : waiting) {
-                client.get();
-            }
+        for (int n = 0; n < clients; n++) {
+            int number = n;
+            Runnable client = () -> wait(arguments[0], port, arguments[2], number);
+            waiting.add(CompletableFuture.runAsync(client, task -> new Thread(task).start()));
+        }
+        for (CompletableFuture<Void> client : waiting) {
+            client.get();
         }
     }
 }
