@@ -466,6 +466,55 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_grant_waits_until_the_next_server_accepts_the_password() {
+        for is_accepted in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("redis");
+            let redis = UnixListener::bind(&path).unwrap();
+            let mut place = Place::before(&path);
+            let (mut owner, _session) = place.connect();
+            let told = place.asks(&mut owner, "LOCK k TOKEN owner").await;
+            assert!(told.send(place.welcome()).is_ok());
+            reads(&mut owner, "$5\r\nowner\r\n").await;
+
+            let (mut waiting, _session) = place.connect();
+            writes(&mut waiting, "AUTH ann pw\r\n").await;
+            let (mut relay, _) = timeout(SOON, redis.accept()).await.unwrap().unwrap();
+            reads(&mut relay, "AUTH ann pw\r\n").await;
+            writes(&mut relay, "+OK\r\n").await;
+            reads(&mut waiting, "+OK\r\n").await;
+            let told = place.asks(&mut waiting, "LOCK k TOKEN ann").await;
+            let ann = Credentials::new(b"ann", b"pw").unwrap();
+            let ann = place.shared.users.verified(&ann, clock::now());
+            assert!(told.send(Admission::Welcome(Arc::clone(&ann))).is_ok());
+            while place.shared.gate.waiters() == 0 {
+                yield_now().await;
+            }
+
+            drop((redis, relay));
+            std::fs::remove_file(&path).unwrap();
+            let told = timeout(SOON, place.asked.recv()).await.unwrap().unwrap();
+            writes(&mut owner, "UNLOCK k owner\r\n").await;
+            reads(&mut owner, ":1\r\n").await;
+            let mut byte = [0];
+            let early = timeout(Duration::from_millis(50), waiting.read(&mut byte)).await;
+            assert!(early.is_err(), "{early:?}");
+            if is_accepted {
+                assert!(told.send(Admission::Welcome(ann)).is_ok());
+                reads(&mut waiting, "$3\r\nann\r\n").await;
+            } else {
+                let text = Bytes::from_static(b"WRONGPASS no");
+                assert!(told.send(Admission::Refused(text)).is_ok());
+                let end = timeout(SOON, waiting.read(&mut byte)).await.unwrap();
+                assert_eq!(end.unwrap(), 0, "it is closed");
+                // The grant that it did not get is taken back.
+                writes(&mut owner, "LOCK k TOKEN next\r\n").await;
+                reads(&mut owner, "$4\r\nnext\r\n").await;
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn a_client_that_is_being_refused_blocks_no_other() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("redis");
