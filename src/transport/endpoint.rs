@@ -205,7 +205,7 @@ impl Endpoint {
 impl Route {
     /// Returns what completes when the address has changed; none if it never does.
     pub fn change(mut self) -> Option<impl Future<Output = ()>> {
-        self.0.is_some().then(|| async move { self.left().await })
+        self.0.is_some().then_some(async move { self.left().await })
     }
 
     /// Returns when the address has changed, or may no longer be used.
