@@ -267,8 +267,10 @@ impl<'a> Contender<'a> {
             let mut client = Client::try_connect(self.world.gates[gate])?;
             if greets {
                 client.try_write(b"CLIENT SETNAME contender\r\n")?;
-                // An error while Redis is away.
-                client.try_read()?;
+                // A client whose first words Redis does not answer has to connect again, as to Redis itself.
+                if !matches!(client.try_read(), Ok(Value::Simple(_))) {
+                    return Ok(Value::Error("the first words were not answered".to_owned()));
+                }
             }
             *connection = Some(client);
         }

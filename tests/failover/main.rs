@@ -6,7 +6,8 @@
 //! second; it takes about half an hour. Without the variable there are [`SHORT`] of each, in about a minute.
 //!
 //! What must hold, by [`contention::checks`]: no lock has two owners, no valid lease is lost, no waiter waits
-//! for a free lock, and fences rise. The run measures the times from the first `+switch-master` of any Sentinel to a
+//! for a free lock, and fences rise. Half of the clients send ordinary commands, too, and no connection ends that is
+//! owed no reply to one. The run measures the times from the first `+switch-master` of any Sentinel to a
 //! handover and to the first grant of a lock that is free, and what the old master is told after a promotion.
 #![allow(
     clippy::unwrap_used,
@@ -52,6 +53,9 @@ const SERVED: Duration = Duration::from_secs(20);
 
 /// How long a free lock may take to get to the next, beside the grace.
 const AT_ONCE: Duration = Duration::from_millis(300);
+
+/// From the last sign of a master to the next one, at most.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// How often a master that died comes back alone, as one that takes writes.
 const BARE: usize = 10;
@@ -108,7 +112,9 @@ impl Machinery {
     }
 
     fn world(&self) -> World {
-        World::new(self.gates.iter().map(Lockgate::address).collect(), LOCKS)
+        let mut world = World::new(self.gates.iter().map(Lockgate::address).collect(), LOCKS);
+        world.ordinary = true;
+        world
     }
 
     /// The kinds of failover by turns; `n` counts those of the same sort.
@@ -148,8 +154,27 @@ fn fail_over(
     if !crash {
         figures.stale_writes.push(failover.stale_writes);
     }
-    look(world, &mut machinery.sentinels.master().client());
+    if machinery.sentinels.switches().last() == Some(&failover.switched) {
+        look(world, &mut machinery.sentinels.master().client());
+    }
     machinery.sentinels.heals(n % BARE == BARE - 1);
+}
+
+/// Failovers that nobody asked for, since the machine stalled for longer than a master may be silent.
+fn note_unasked(machinery: &Machinery, world: &World, grace: Duration) {
+    let switches = machinery.sentinels.switches().into_iter();
+    for (switched, over) in switches.map(|at| (world.moment(at), world.moment(at + grace))) {
+        world.write(|history| {
+            let mut known = history.losses.iter();
+            if !known.any(|loss| loss.from <= switched && over <= loss.settled) {
+                history.losses.push(Loss {
+                    kind: "failover unasked",
+                    from: switched.saturating_sub(SILENCE),
+                    settled: over,
+                });
+            }
+        });
+    }
 }
 
 /// `count` failovers of each kind.
@@ -167,6 +192,7 @@ fn fail_over_often(settings: &Settings<'_>, count: usize) {
             }
         }
     });
+    note_unasked(&machinery, &world, settings.grace);
     let history = world.history();
     figures.report(settings.name, &history);
     is_right(&history, settings.name, AT_ONCE);

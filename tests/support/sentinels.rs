@@ -68,6 +68,9 @@ const FAILOVER: Duration = Duration::from_secs(20);
 /// The same where the Sentinels were in TILT, and for anything that they notice only after 10 s and more.
 const LATEST: Duration = Duration::from_secs(60);
 
+/// The leader of a failover tells of it a second after the others.
+const LEADER_IS_LATE: Duration = Duration::from_secs(4);
+
 /// What the latest writes are that no replica gets.
 const LOST: Duration = Duration::from_secs(1);
 
@@ -128,7 +131,7 @@ impl Sentinels {
         let sentinels = (0..SENTINELS)
             .map(|number| Sentinel::of(nodes[0].address(), number, &events))
             .collect();
-        let all = Self {
+        let mut all = Self {
             nodes,
             sentinels,
             master: 0,
@@ -275,12 +278,7 @@ impl Sentinels {
     /// Waits until the first Sentinel tells that the master moved.
     fn follows(&mut self, from: Instant) -> Failover {
         let switched = self.events.wait("+switch-master", from);
-        let [_, _, _, _, port] = switched.told.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("{switched:?}")
-        };
-        let is_it = |node: &RedisServer| node.address().port().to_string() == port;
-        let master = self.nodes.iter().position(is_it);
-        self.master = master.expect("it is one of them");
+        self.finds_the_master();
         Failover {
             from,
             switched: switched.at,
@@ -288,14 +286,32 @@ impl Sentinels {
         }
     }
 
+    /// Where the Sentinels moved it last, perhaps unasked.
+    fn finds_the_master(&mut self) {
+        let Some((_, told)) = self.events.switches().pop() else {
+            return;
+        };
+        let port = told.rsplit(' ').next().expect("a port");
+        let is_it = |node: &RedisServer| node.address().port().to_string() == port;
+        let master = self.nodes.iter().position(is_it);
+        self.master = master.expect("it is one of them");
+    }
+
+    /// When the master moved, each time; a machine that stalls makes Sentinels move it unasked.
+    pub(crate) fn switches(&self) -> Vec<Instant> {
+        let switches = self.events.switches().into_iter();
+        switches.map(|(at, _)| at).collect()
+    }
+
     /// Returns when the replicas have what the master has, and the Sentinels know it and one replica at
     /// least: the next failover can be.
-    fn is_whole_again(&self) {
+    fn is_whole_again(&mut self) {
         let mut seen = String::new();
         let deadline = Instant::now() + LATEST;
         while !self.is_whole(&mut seen) {
             assert!(Instant::now() < deadline, "not within {LATEST:?}: {seen}");
             thread::sleep(Duration::from_millis(50));
+            self.finds_the_master();
         }
     }
 
@@ -338,6 +354,19 @@ impl Events {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.push(event);
         self.more.notify_all();
+    }
+
+    /// Each move of the master, by the first Sentinel that told it.
+    fn switches(&self) -> Vec<(Instant, String)> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut switches: Vec<(Instant, String)> = Vec::new();
+        for event in told.iter().filter(|event| event.name == "+switch-master") {
+            let mut known = switches.iter().rev();
+            if !known.any(|(at, told)| *told == event.told && event.at - *at < LEADER_IS_LATE) {
+                switches.push((event.at, event.told.clone()));
+            }
+        }
+        switches
     }
 
     /// The first event of this name from then on.
