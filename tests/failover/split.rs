@@ -75,11 +75,7 @@ fn an_instance_that_is_cut_off_together_with_the_old_master_goes_on_granting_the
 fn an_isolated_instance_that_is_to_stop_grants_nothing() {
     let settings = Settings {
         name: "isolated = \"stop\"",
-        environment: &[
-            &USUAL.environment[..],
-            &[("LOCKGATE_SENTINEL_ISOLATED", "stop")],
-        ]
-        .concat(),
+        environment: &[USUAL.environment, &[("LOCKGATE_SENTINEL_ISOLATED", "stop")]].concat(),
         ..USUAL
     };
     let (grants, _) = split(&settings, DOWN_AFTER + NOTICED);
