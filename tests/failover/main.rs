@@ -77,6 +77,19 @@ const USUAL: Settings<'_> = Settings {
     grace: Duration::from_millis(1_300),
 };
 
+/// A replica acknowledges each grant, so that no lease needs to be written back before another grant.
+const ACKNOWLEDGED: Settings<'_> = Settings {
+    name: "lock.replicas = 1, no grace",
+    environment: &[
+        ("LOCKGATE_UPSTREAM_CONNECT_TIMEOUT", "300ms"),
+        ("LOCKGATE_UPSTREAM_TIMEOUT", "500ms"),
+        ("LOCKGATE_UPSTREAM_PING", "100ms"),
+        ("LOCKGATE_LOCK_REPLICAS", "1"),
+        ("LOCKGATE_WRITE_BACK_GRACE", "0ms"),
+    ],
+    grace: Duration::ZERO,
+};
+
 /// The Redis that Sentinels watch, and lockgates that ask the Sentinels.
 struct Machinery {
     sentinels: Sentinels,
@@ -213,4 +226,9 @@ fn failovers_are_many() -> bool {
 #[test]
 fn no_owner_is_double_or_lost_when_the_master_moves() {
     fail_over_often(&USUAL, failovers());
+}
+
+#[test]
+fn a_free_lock_is_granted_at_once_where_a_replica_has_every_grant() {
+    fail_over_often(&ACKNOWLEDGED, failovers().div_ceil(SHORT));
 }

@@ -7,8 +7,9 @@ use std::{
 };
 
 use crate::{
-    Machinery, SERVED, Settings, USUAL,
+    ACKNOWLEDGED, Machinery, SERVED, Settings, USUAL,
     contention::{
+        checks::{DOUBLE, judge},
         contend,
         history::{History, Said},
     },
@@ -23,6 +24,9 @@ const SPLIT: [Duration; 2] = [Duration::from_secs(12), Duration::from_secs(5)];
 /// The lockgate that is alone with the old master, and its user at the Sentinels.
 const ALONE: usize = 0;
 const USER: &str = "alone";
+
+/// What replicas acknowledged before the split may be told so much later.
+const TOLD: Duration = Duration::from_millis(100);
 
 /// How long a sentinel's silence may take to be noticed, beside `down-after-milliseconds`.
 const NOTICED: Duration = Duration::from_millis(200);
@@ -80,4 +84,15 @@ fn an_isolated_instance_that_is_to_stop_grants_nothing() {
     };
     let (grants, _) = split(&settings, DOWN_AFTER + NOTICED);
     assert_eq!(grants, 0);
+}
+
+#[test]
+fn an_instance_that_no_replica_acknowledges_grants_nothing() {
+    let (grants, history) = split(&ACKNOWLEDGED, TOLD);
+    assert_eq!(grants, 0);
+    let verdict = judge(&history, SERVED);
+    assert!(
+        verdict.wrongs.iter().all(|wrong| wrong.what != DOUBLE),
+        "{verdict:?}"
+    );
 }
