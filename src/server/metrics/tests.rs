@@ -1,4 +1,9 @@
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, LazyLock},
+};
+
+use tokio::runtime::Runtime;
 
 use super::*;
 use crate::{
@@ -21,9 +26,11 @@ fn shared() -> Shared {
     crate::run::shared(&config, Arc::new(LiveConfig::new(&config)), None, 0)
 }
 
-/// Returns every family: with a Redis upstream, though none is reachable.
+/// Returns every family: with an upstream that sentinels name, though none is reachable.
 fn families_before_redis() -> Vec<Family> {
-    let config = Config::builder().set("upstream.url", "redis://127.0.0.1:1");
+    static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+    let _entered = RUNTIME.enter();
+    let config = Config::builder().set("upstream.url", "redis+sentinel://127.0.0.1:1/m");
     let config = config.build().unwrap();
     families(&crate::run::shared(
         &config,
