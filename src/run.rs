@@ -284,17 +284,17 @@ pub(crate) fn shared(
         Upstream::Redis(redis) => {
             sentinels = watch_sentinels(config, &redis.place, tls.as_ref());
             let (for_locks, for_clients) = endpoints(&redis.place, tls, sentinels.as_deref());
+            let for_clients = Arc::new(for_clients);
             let settings = redis_settings(config, redis, Arc::new(for_locks));
-            let probe = ServerProbe::new(Arc::new(settings.clone()));
+            let probe = ServerProbe::new(Arc::new(RedisSettings {
+                endpoint: Arc::clone(&for_clients),
+                ..settings.clone()
+            }));
             let store = RedisStore::new(settings, Arc::clone(&users));
             if let (Some(sentinels), Some(metrics)) = (&sentinels, store.metrics()) {
                 metrics.with_sentinels(sentinels.metrics());
             }
-            let address = Connector::new(
-                Arc::new(for_clients),
-                config.upstream.connect_timeout,
-                probe,
-            );
+            let address = Connector::new(for_clients, config.upstream.connect_timeout, probe);
             (Arc::new(store), Some(Arc::new(address)))
         }
     };

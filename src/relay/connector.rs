@@ -20,7 +20,7 @@ use std::{
 
 use tokio::{
     sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -79,13 +79,33 @@ impl Connector {
         self: Arc<Self>,
         again: Option<Restoration>,
     ) -> Result<(Stream, Route), Unopened> {
-        let route = self.endpoint.known_route(self.connect_timeout).await?;
-        let mut stream = Arc::clone(&self).connect().await?;
+        let deadline = Instant::now() + 2 * self.connect_timeout;
+        loop {
+            let mut route = self.endpoint.known_route(self.connect_timeout).await?;
+            let opened = self.open_once(again.as_ref());
+            tokio::select! {
+                opened = opened => {
+                    let stream = opened?;
+                    if !route.is_left() {
+                        return Ok((stream, route));
+                    }
+                }
+                () = route.left() => {}
+            }
+            // Another server is the master: nothing of the client has gone to this one.
+            if Instant::now() > deadline {
+                return Err(timed_out().into());
+            }
+        }
+    }
+
+    async fn open_once(&self, again: Option<&Restoration>) -> Result<Stream, Unopened> {
+        let mut stream = self.connect().await?;
         if let Some(again) = again {
             let said = timeout(self.connect_timeout, again.say_on(&mut stream));
             said.await.unwrap_or_else(|_| Err(timed_out().into()))?;
         }
-        Ok((stream, route))
+        Ok(stream)
     }
 
     /// Looks at the server of a connection that was opened at this time, for a client with this claim, unless that was
@@ -117,7 +137,7 @@ impl Connector {
     }
 
     /// Opens a connection.
-    pub(crate) async fn connect(self: Arc<Self>) -> io::Result<Stream> {
+    pub(crate) async fn connect(&self) -> io::Result<Stream> {
         let _turn = self.turn().await?;
         let share = self.connect_timeout / TRIES;
         for _ in 0..TRIES {

@@ -2,8 +2,8 @@
 //!
 //! - **The highest configuration epoch wins, and is never gone back on.** A sentinel that was cut off names the old master,
 //!   with the old epoch.
-//! - **A message that the master has changed counts at once** where it starts from the master that is believed in. The epoch
-//!   is asked for then.
+//! - **A message that the master has changed is a reason to ask**, no more: it has no epoch, and a sentinel that lags behind
+//!   announces an earlier change late.
 //! - **A failover pauses the locks**, from the message that a replica is being chosen until the master has changed, or for
 //!   [`LONGEST_PAUSE`]: what the old master grants after the promotion, the new one does not have.
 //! - **An instance that hears fewer than half of the sentinels is isolated.** The others may agree on a new master.
@@ -20,8 +20,6 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 pub(super) struct Belief {
     master: Option<(String, u16)>,
     epoch: u64,
-    /// How many sentinels there are, as far as they say.
-    sentinels: usize,
     /// The silence after which sentinels take the master for dead.
     down_after: Duration,
     /// Until when a failover pauses the locks.
@@ -46,54 +44,39 @@ pub(super) enum Learned {
 impl Belief {
     /// Weighs what a sentinel replied.
     pub(super) fn claimed(&mut self, claim: &Claim) -> Learned {
-        self.sentinels = claim.sentinels;
-        self.down_after = claim.down_after;
         let Some(master) = &self.master else {
             self.master = Some(claim.address.clone());
             self.epoch = claim.epoch;
+            self.down_after = claim.down_after;
             return Learned::Found;
         };
         let is_same = *master == claim.address;
-        if claim.epoch <= self.epoch {
-            return match is_same {
-                true => Learned::Nothing,
-                false => Learned::Outdated,
-            };
+        if claim.epoch <= self.epoch && !is_same {
+            return Learned::Outdated;
         }
-        self.epoch = claim.epoch;
-        match is_same {
-            true => Learned::Nothing,
-            false => self.change(claim.address.clone()),
+        self.epoch = self.epoch.max(claim.epoch);
+        self.down_after = claim.down_after;
+        if is_same {
+            return Learned::Nothing;
         }
+        self.master = Some(claim.address.clone());
+        self.paused_until = None;
+        Learned::Changed
     }
 
     /// Weighs a message. `now` is the time since some fixed instant.
     pub(super) fn heard(&mut self, event: &Event, now: Duration) -> Learned {
         match event {
-            Event::Switched { from, to } => {
-                // A master that has changed already is the end of the pause as well.
-                self.paused_until = None;
-                match self.master.as_ref() == Some(from) && from != to {
-                    true => self.change(to.clone()),
-                    false => Learned::Nothing,
-                }
-            }
-            Event::Begun if self.paused_until.is_none() => {
+            Event::Begun(of) if self.master.as_ref() == Some(of) && self.paused_until.is_none() => {
                 self.paused_until = Some(now + LONGEST_PAUSE);
                 Learned::Paused
             }
-            Event::Aborted => {
+            Event::Aborted(of) if self.master.as_ref() == Some(of) => {
                 self.paused_until = None;
                 Learned::Nothing
             }
-            Event::Begun | Event::Other => Learned::Nothing,
+            Event::Begun(_) | Event::Aborted(_) | Event::Other => Learned::Nothing,
         }
-    }
-
-    fn change(&mut self, to: (String, u16)) -> Learned {
-        self.master = Some(to);
-        self.paused_until = None;
-        Learned::Changed
     }
 
     /// Returns the master.
@@ -104,11 +87,6 @@ impl Belief {
     /// Returns the epoch of the configuration that made it the master.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
-    }
-
-    /// Returns how many sentinels there are, as far as they say.
-    pub(super) fn sentinels(&self) -> usize {
-        self.sentinels
     }
 
     /// Returns the silence after which sentinels take the master for dead.
@@ -122,9 +100,9 @@ impl Belief {
         self.paused_until.is_some()
     }
 
-    /// Returns whether so few sentinels are heard that the others may agree on a new master.
-    pub(super) fn is_isolated(&self, heard: usize) -> bool {
-        self.master.is_some() && heard * 2 < self.sentinels
+    /// Returns whether so few of the known sentinels are heard that the others may agree on a new master.
+    pub(super) fn is_isolated(&self, heard: usize, known: usize) -> bool {
+        self.master.is_some() && heard * 2 < known
     }
 }
 
@@ -145,13 +123,6 @@ mod tests {
         }
     }
 
-    fn switched(from: u16, to: u16) -> Event {
-        Event::Switched {
-            from: address(from),
-            to: address(to),
-        }
-    }
-
     const NOW: Duration = Duration::from_secs(10);
 
     #[test]
@@ -167,51 +138,48 @@ mod tests {
     }
 
     #[test]
-    fn a_change_counts_at_once_where_it_starts_from_the_master() {
-        let mut belief = Belief::default();
-        assert_eq!(belief.heard(&switched(1, 2), NOW), Learned::Nothing);
-        belief.claimed(&claim(1, 3));
-        assert_eq!(belief.heard(&switched(1, 2), NOW), Learned::Changed);
-        // The same message from another sentinel, and the reply of one that has not heard of it.
-        assert_eq!(belief.heard(&switched(1, 2), NOW), Learned::Nothing);
-        assert_eq!(belief.claimed(&claim(1, 3)), Learned::Outdated);
-        assert_eq!(belief.claimed(&claim(2, 4)), Learned::Nothing);
-        assert_eq!(belief.epoch(), 4);
-        // A late message about an earlier failover.
-        assert_eq!(belief.heard(&switched(3, 1), NOW), Learned::Nothing);
-        assert_eq!(belief.master(), Some(&address(2)));
-    }
-
-    #[test]
-    fn a_failover_pauses_until_the_master_changes_or_it_ends_otherwise() {
-        for end in [switched(1, 2), Event::Aborted] {
+    fn a_failover_of_the_master_pauses_until_it_changes_or_the_failover_ends_otherwise() {
+        let paused = || {
             let mut belief = Belief::default();
             belief.claimed(&claim(1, 3));
-            assert_eq!(belief.heard(&Event::Begun, NOW), Learned::Paused);
+            let begun = belief.heard(&Event::Begun(address(1)), NOW);
+            assert_eq!(begun, Learned::Paused);
+            // What was said of an earlier master, and a claim of before.
+            belief.heard(&Event::Aborted(address(2)), NOW);
+            belief.claimed(&claim(1, 3));
             assert!(belief.is_paused(NOW));
-            belief.heard(&end, NOW);
-            assert!(!belief.is_paused(NOW));
-        }
+            belief
+        };
+        let mut belief = paused();
+        assert_eq!(belief.claimed(&claim(2, 4)), Learned::Changed);
+        assert!(!belief.is_paused(NOW));
+        let mut belief = paused();
+        belief.heard(&Event::Aborted(address(1)), NOW);
+        assert!(!belief.is_paused(NOW));
+        let elsewhere = belief.heard(&Event::Begun(address(2)), NOW);
+        assert_eq!(elsewhere, Learned::Nothing);
     }
 
     #[test]
     fn no_pause_outlasts_its_bound_and_no_message_extends_it() {
         let mut belief = Belief::default();
         belief.claimed(&claim(1, 3));
-        belief.heard(&Event::Begun, NOW);
+        belief.heard(&Event::Begun(address(1)), NOW);
         let later = NOW + LONGEST_PAUSE;
-        assert_eq!(belief.heard(&Event::Begun, later), Learned::Nothing);
+        assert_eq!(
+            belief.heard(&Event::Begun(address(1)), later),
+            Learned::Nothing
+        );
         assert!(!belief.is_paused(later));
     }
 
     #[test]
     fn an_instance_is_isolated_with_fewer_than_half_of_the_sentinels() {
         let mut belief = Belief::default();
-        assert!(!belief.is_isolated(0));
+        assert!(!belief.is_isolated(0, 3));
         belief.claimed(&claim(1, 3));
-        assert!(belief.is_isolated(1));
-        assert!(!belief.is_isolated(2));
-        belief.sentinels = 4;
-        assert!(!belief.is_isolated(2));
+        assert!(belief.is_isolated(1, 3));
+        assert!(!belief.is_isolated(2, 3));
+        assert!(!belief.is_isolated(2, 4));
     }
 }

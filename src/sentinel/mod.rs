@@ -12,7 +12,7 @@
 //! during a failover, and in an isolated instance that shall stop. Clients' connections keep it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -79,7 +79,7 @@ pub struct SentinelSettings {
 /// The sentinels of a service.
 #[derive(Debug)]
 pub struct Sentinels {
-    settings: SentinelSettings,
+    settings: Arc<SentinelSettings>,
     state: Mutex<State>,
     /// The master for clients' connections.
     at: watch::Sender<Whereabouts>,
@@ -112,6 +112,10 @@ struct Watcher {
     task: Task,
     /// The id that the sentinel gave itself.
     id: Option<String>,
+    /// The id counts: the sentinel may come back elsewhere, or another one here.
+    is_connected: bool,
+    /// How many sentinels there are, as it last said.
+    sentinels: usize,
     /// When it last replied; at first, when the watcher began.
     heard_at: Time,
     has_replied: bool,
@@ -126,7 +130,7 @@ impl Sentinels {
         Self {
             at: watch::Sender::new(unknown()),
             for_locks: watch::Sender::new(unknown()),
-            settings,
+            settings: Arc::new(settings),
             state: Mutex::default(),
             doubts: Arc::new(watch::Sender::new(())),
             metrics: Arc::default(),
@@ -183,8 +187,15 @@ impl Sentinels {
             return;
         }
         let watcher = Watcher {
-            task: Task::spawn(watcher::watch(Arc::downgrade(self), address.clone())),
+            task: Task::spawn(watcher::watch(
+                Arc::downgrade(self),
+                Arc::clone(&self.settings),
+                self.doubts.subscribe(),
+                address.clone(),
+            )),
             id: None,
+            is_connected: false,
+            sentinels: 0,
             heard_at: clock::now(),
             has_replied: false,
             is_learned,
@@ -206,7 +217,7 @@ impl Sentinels {
     /// Tells every endpoint where the master is.
     fn publish(&self, state: &mut State, now: Time) {
         let heard = state.heard(now);
-        let known = state.belief.sentinels().max(state.watchers.len());
+        let known = state.known();
         self.metrics.sentinels(known, heard);
         let at = match state.belief.master() {
             Some(address) => Ok(address.clone()),
@@ -215,7 +226,7 @@ impl Sentinels {
                 .clone()
                 .unwrap_or_else(|| self.settings.nobody())),
         };
-        let is_isolated = state.belief.is_isolated(heard);
+        let is_isolated = state.belief.is_isolated(heard, known);
         if now.millis_since(state.begun) >= TOLD_AFTER_MS {
             self.say_isolated(is_isolated, heard, known);
         }
@@ -255,7 +266,7 @@ impl Sentinels {
     fn replied(self: &Arc<Self>, from: &(String, u16), claim: &Claim, others: &[Other]) {
         let now = clock::now();
         let mut state = self.state();
-        state.replied(from, now);
+        state.replied(from, claim, now);
         state.trouble = None;
         let learned = state.belief.claimed(claim);
         if learned == Learned::Outdated {
@@ -287,11 +298,13 @@ impl Sentinels {
     /// Records the id of a sentinel. Returns whether it is watched already, under another address.
     fn is_known(&self, at: &(String, u16), id: &str) -> bool {
         let mut state = self.state();
-        let same =
-            |(other, it): (&(String, u16), &Watcher)| other != at && it.id.as_deref() == Some(id);
+        let same = |(other, it): (&(String, u16), &Watcher)| {
+            other != at && it.is_connected && it.id.as_deref() == Some(id)
+        };
         let is_known = state.watchers.iter().any(same);
         if let Some(watcher) = state.watchers.get_mut(at) {
             watcher.id = Some(id.to_owned());
+            watcher.is_connected = true;
             return is_known && watcher.is_learned;
         }
         is_known
@@ -321,6 +334,9 @@ impl Sentinels {
             tracing::warn!(reason = text, "no sentinel names the master yet; trying on");
         }
         state.trouble = Some(text);
+        if let Some(watcher) = state.watchers.get_mut(from) {
+            watcher.is_connected = false;
+        }
     }
 
     fn learned(&self, state: &mut State, learned: &Learned, now: Time) {
@@ -364,20 +380,33 @@ impl State {
     fn heard(&self, now: Time) -> usize {
         let bound = u64::try_from(self.belief.down_after().as_millis()).unwrap_or(u64::MAX);
         let is_heard = |it: &&Watcher| it.has_replied && now.millis_since(it.heard_at) < bound;
-        self.watchers.values().filter(is_heard).count()
+        let heard = self.watchers.values().filter(is_heard);
+        // One may be watched by its name and by its address.
+        let ids: HashSet<_> = heard.clone().filter_map(|it| it.id.as_ref()).collect();
+        heard.filter(|it| it.id.is_none()).count() + ids.len()
     }
 
-    fn replied(&mut self, from: &(String, u16), now: Time) {
+    /// Returns how many sentinels there are: as many as any of them said last, since one that was cut off, or reset, may
+    /// know of fewer.
+    fn known(&self) -> usize {
+        let said = self.watchers.values().map(|it| it.sentinels);
+        said.max().unwrap_or_default()
+    }
+
+    fn replied(&mut self, from: &(String, u16), claim: &Claim, now: Time) {
         if let Some(watcher) = self.watchers.get_mut(from) {
             watcher.heard_at = now;
             watcher.has_replied = true;
+            watcher.sentinels = claim.sentinels;
         }
     }
 
     /// Returns whether a sentinel has a watcher. One whose id is not known yet may be any of them.
     fn watches(&self, other: &Other) -> bool {
         let mut watchers = self.watchers.iter();
-        watchers.any(|(at, it)| *at == other.address || it.id.as_deref() == Some(&other.id))
+        watchers.any(|(at, it)| {
+            *at == other.address || (it.is_connected && it.id.as_deref() == Some(&other.id))
+        })
     }
 }
 
@@ -393,4 +422,83 @@ fn tell(channel: &watch::Sender<Whereabouts>, at: Whereabouts) {
 
 fn since_start(now: Time) -> Duration {
     Duration::from_micros(now.micros())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncReadExt, net::TcpListener, time::timeout};
+
+    use super::*;
+
+    fn watcher(id: &str, heard_at_ms: u64, sentinels: usize) -> Watcher {
+        Watcher {
+            task: Task::spawn(std::future::pending()),
+            id: (!id.is_empty()).then(|| id.to_owned()),
+            is_connected: true,
+            sentinels,
+            heard_at: Time::from_millis(heard_at_ms),
+            has_replied: true,
+            is_learned: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sentinel_counts_once_and_the_most_that_any_of_them_knows_count() {
+        let mut state = State::default();
+        state.belief.claimed(&Claim {
+            address: ("10.0.0.1".to_owned(), 1),
+            epoch: 1,
+            sentinels: 3,
+            down_after: Duration::from_millis(500),
+        });
+        for (port, watcher) in [
+            (1, watcher("a", 10_000, 3)),
+            (2, watcher("a", 10_000, 1)),
+            (3, watcher("b", 9_000, 3)),
+        ] {
+            state.watchers.insert(("s".to_owned(), port), watcher);
+        }
+        assert_eq!(state.heard(Time::from_millis(10_100)), 1);
+        assert_eq!(state.heard(Time::from_millis(9_100)), 2);
+        assert_eq!(state.known(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_sentinel_that_came_back_elsewhere_is_watched_there() {
+        let mut state = State::default();
+        let here = ("s".to_owned(), 1);
+        let elsewhere = Other {
+            address: ("s".to_owned(), 2),
+            id: "a".to_owned(),
+        };
+        state.watchers.insert(here.clone(), watcher("a", 10_000, 3));
+        assert!(state.watches(&elsewhere));
+        state.watchers.get_mut(&here).unwrap().is_connected = false;
+        assert!(!state.watches(&elsewhere));
+    }
+
+    #[tokio::test]
+    async fn its_connections_end_with_the_service() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let sentinels = Arc::new(Sentinels::new(SentinelSettings {
+            service: "m".to_owned(),
+            sentinels: vec![(at.ip().to_string(), at.port())],
+            own: None,
+            tls: None,
+            poll: Duration::from_secs(1),
+            stops_isolated: false,
+            pauses: true,
+            timeout: Duration::from_secs(60),
+        }));
+        sentinels.begin();
+        let (mut connection, _) = listener.accept().await.unwrap();
+        drop(sentinels);
+        let mut words = Vec::new();
+        let end = connection.read_to_end(&mut words);
+        timeout(Duration::from_secs(10), end)
+            .await
+            .unwrap()
+            .unwrap();
+    }
 }

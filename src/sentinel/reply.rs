@@ -34,15 +34,10 @@ pub(super) struct Claim {
 /// A message of a sentinel about the service.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The master has changed.
-    Switched {
-        from: (String, u16),
-        to: (String, u16),
-    },
-    /// A failover is about to promote a replica.
-    Begun,
-    /// A failover ended without a new master.
-    Aborted,
+    /// A failover of this master is about to promote a replica.
+    Begun((String, u16)),
+    /// A failover of this master ended without a new one.
+    Aborted((String, u16)),
     /// Something that a question will show.
     Other,
 }
@@ -100,20 +95,17 @@ pub(super) fn services(reply: Value) -> Vec<String> {
 /// Reads a message on one of the [`CHANNELS`]. None: it is about another service.
 pub(super) fn event(service: &str, channel: &str, message: &str) -> Option<Event> {
     let words: Vec<&str> = message.split(' ').collect();
-    let address = |host: &str, port: &str| Some((host.to_owned(), port.parse().ok()?));
     match (channel, &words[..]) {
-        (SWITCHED, [name, host, port, new_host, new_port]) if *name == service => {
-            Some(Event::Switched {
-                from: address(host, port)?,
-                to: address(new_host, new_port)?,
-            })
-        }
-        (SWITCHED, _) => None,
+        // `NAME HOST PORT HOST PORT`.
+        (SWITCHED, [name, ..]) => (*name == service).then_some(Event::Other),
         // `master NAME HOST PORT`, or `KIND NAME HOST PORT @ MASTER HOST PORT`.
-        (_, ["master", name, _, _] | [_, _, _, _, "@", name, _, _]) if *name == service => {
+        (_, ["master", name, host, port] | [_, _, _, _, "@", name, host, port])
+            if *name == service =>
+        {
+            let master = ((*host).to_owned(), port.parse().ok()?);
             Some(match channel {
-                CHOOSING => Event::Begun,
-                _ if channel.starts_with("-failover-abort") => Event::Aborted,
+                CHOOSING => Event::Begun(master),
+                _ if channel.starts_with("-failover-abort") => Event::Aborted(master),
                 _ => Event::Other,
             })
         }
@@ -185,19 +177,28 @@ mod tests {
 
     #[test]
     fn events_of_other_services_are_left_out() {
-        let switched = event("orders", "+switch-master", "orders 10.0.0.1 6379 ::1 6380");
-        let to = address("::1", 6_380);
-        let from = address("10.0.0.1", 6_379);
-        assert_eq!(switched, Some(Event::Switched { from, to }));
+        let of = || address("10.0.0.1", 1);
         let choosing = "+failover-state-select-slave";
         let aborted = "-failover-abort-no-good-slave";
         for (channel, message, expected) in [
             ("+switch-master", "orders2 10.0.0.1 1 10.0.0.2 2", None),
-            ("+switch-master", "orders 10.0.0.1 1 10.0.0.2", None),
-            ("+switch-master", "orders 10.0.0.1 1 10.0.0.2 x", None),
-            (choosing, "master orders 10.0.0.1 1", Some(Event::Begun)),
+            (
+                "+switch-master",
+                "orders 10.0.0.1 1 ::1 2",
+                Some(Event::Other),
+            ),
+            (
+                choosing,
+                "master orders 10.0.0.1 1",
+                Some(Event::Begun(of())),
+            ),
+            (choosing, "master orders 10.0.0.1 x", None),
             (choosing, "master orders2 10.0.0.1 1", None),
-            (aborted, "master orders 10.0.0.1 1", Some(Event::Aborted)),
+            (
+                aborted,
+                "master orders 10.0.0.1 1",
+                Some(Event::Aborted(of())),
+            ),
             (
                 "+promoted-slave",
                 "slave 10.0.0.2:2 10.0.0.2 2 @ orders 10.0.0.1 1",

@@ -11,8 +11,8 @@ use redis::{
     RedisResult, Value, aio::MultiplexedConnection,
 };
 use tokio::{
-    sync::mpsc,
-    time::{sleep, timeout},
+    sync::{mpsc, watch},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
@@ -43,12 +43,19 @@ enum Failed {
 }
 
 /// Watches the sentinel at this address until the service is gone.
-pub(super) async fn watch(sentinels: Weak<Sentinels>, at: (String, u16)) {
+pub(super) async fn watch(
+    service: Weak<Sentinels>,
+    settings: Arc<SentinelSettings>,
+    mut doubts: watch::Receiver<()>,
+    at: (String, u16),
+) {
     loop {
-        let Some(service) = sentinels.upgrade() else {
+        let failed = serve(&service, &settings, &mut doubts, &at).await;
+        // It is never kept while this task waits: the tasks end with it.
+        let Some(service) = service.upgrade() else {
             return;
         };
-        match serve(&service, &at).await {
+        match failed {
             Failed::Reason(why) => service.failed(&at, &why),
             Failed::Known => return service.forget(&at),
         }
@@ -58,8 +65,13 @@ pub(super) async fn watch(sentinels: Weak<Sentinels>, at: (String, u16)) {
 }
 
 /// Asks and listens until the connection fails.
-async fn serve(service: &Arc<Sentinels>, at: &(String, u16)) -> Failed {
-    let settings = &service.settings;
+async fn serve(
+    service: &Weak<Sentinels>,
+    settings: &SentinelSettings,
+    doubts: &mut watch::Receiver<()>,
+    at: &(String, u16),
+) -> Failed {
+    let gone = || Failed::Reason("nobody asks any more".to_owned());
     let (events, mut heard) = mpsc::channel(SENTINEL_MESSAGES);
     let opened = timeout(settings.timeout, open(settings, at, events)).await;
     let (mut connection, _driver) = match opened {
@@ -67,39 +79,49 @@ async fn serve(service: &Arc<Sentinels>, at: &(String, u16)) -> Failed {
         Ok(Err(error)) => return Failed::Reason(error.to_string()),
         Err(_) => return Failed::Reason("it does not answer".to_owned()),
     };
-    let mut doubts = service.doubts.subscribe();
     let mut is_first = true;
     loop {
         doubts.mark_unchanged();
+        let asked_at = Instant::now();
         let asked = ask(settings, &mut connection, is_first);
         let Ok(answer) = timeout(settings.timeout, asked).await else {
             return Failed::Reason("it does not answer".to_owned());
         };
+        let Some(listener) = service.upgrade() else {
+            return gone();
+        };
         let down_after = match answer {
             Ok(Answer { id, claim, others }) => {
                 if let Some(id) = id
-                    && service.is_known(at, &id)
+                    && listener.is_known(at, &id)
                 {
                     return Failed::Known;
                 }
-                service.replied(at, &claim, &others);
+                listener.replied(at, &claim, &others);
                 claim.down_after
             }
             Err(why) => return Failed::Reason(why),
         };
+        drop(listener);
         is_first = false;
         let pause = settings.poll.min(down_after / POLLS_IN_SILENCE);
         tokio::select! {
-            event = heard.recv() => match event {
-                Some(event) => service.heard(&event),
-                None => return Failed::Reason("it closed the connection".to_owned()),
-            },
-            _ = doubts.changed() => {}
+            event = heard.recv() => {
+                let Some(listener) = service.upgrade() else {
+                    return gone();
+                };
+                match event {
+                    Some(event) => listener.heard(&event),
+                    None => return Failed::Reason("it closed the connection".to_owned()),
+                }
+                // All that has come meanwhile, before the next question.
+                while let Ok(event) = heard.try_recv() {
+                    listener.heard(&event);
+                }
+            }
+            // Very many connections may fail at a time.
+            _ = doubts.changed() => sleep_until(asked_at + SHORTEST_POLL).await,
             () = sleep(pause.max(SHORTEST_POLL)) => {}
-        }
-        // All that has come meanwhile, before the next question.
-        while let Ok(event) = heard.try_recv() {
-            service.heard(&event);
         }
     }
 }
@@ -131,11 +153,7 @@ async fn open(
     let (mut connection, driver) =
         MultiplexedConnection::new_with_config(&info, stream, config).await?;
     let driver = Task::spawn(driver);
-    let mut subscribe = redis::cmd("SUBSCRIBE");
-    let subscribed = connection.send_packed_command(subscribe.arg(&CHANNELS));
-    if let Value::ServerError(error) = subscribed.await? {
-        return Err(error.into());
-    }
+    connection.subscribe(&CHANNELS).await?;
     Ok((connection, driver))
 }
 

@@ -335,6 +335,10 @@ impl Keeper {
         self.health.opened(&opened);
         // What finds a loss of data must see it through.
         let met = meet(&self.subject, id, opened, losses, self.interrupted).await?;
+        if route.is_left() {
+            met.driver.end().await;
+            return Ok(None);
+        }
         Ok(Some(met))
     }
 
