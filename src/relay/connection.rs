@@ -58,6 +58,8 @@ pub(crate) struct Relay {
     detached: bool,
     /// It has just done so.
     has_detached: bool,
+    /// It has ever done so.
+    was_detached: bool,
 }
 
 enum Link {
@@ -99,6 +101,7 @@ impl Relay {
             looked_as: None,
             detached: false,
             has_detached: false,
+            was_detached: false,
         }
     }
 
@@ -160,6 +163,11 @@ impl Relay {
     /// Returns whether the connection has ended without its client since the previous call.
     pub(crate) fn take_detached(&mut self) -> bool {
         std::mem::take(&mut self.has_detached)
+    }
+
+    /// Returns whether an earlier connection has ended without its client.
+    pub(crate) fn was_detached(&self) -> bool {
+        self.was_detached
     }
 
     /// Where the connection of a client that was detached could not be opened: drops what waits for it. Returns how many
@@ -313,7 +321,7 @@ impl Relay {
     /// Ends the connection without its client.
     fn detach(&mut self, instance: &dyn Instance) {
         self.link = Link::None;
-        (self.detached, self.has_detached) = (true, true);
+        (self.detached, self.has_detached, self.was_detached) = (true, true, true);
         if !self.first.is_empty() {
             self.open();
         }

@@ -18,7 +18,7 @@ use connection::{Broken, Relay};
 use connector::Connector;
 use local::{Local, Then, information::Facts};
 use rewrite::Amendment;
-use state::{Identity, State, Uncountable};
+use state::{Identity, State, Uncountable, awaits_replicas};
 
 use crate::{
     absorb::Rules,
@@ -258,7 +258,14 @@ impl Backend {
             && (name == b"CLIENT"
                 || is_login(name)
                 || may_end_counting
+                || awaits_replicas(name)
                 || rewrite::is_amended(name))
+    }
+
+    /// Returns whether the command waits for replicas to have writes that went over an earlier connection: Redis would
+    /// reply about those of the present one.
+    pub(crate) fn awaits_lost_writes(&self, name: &[u8]) -> bool {
+        matches!(self, Self::Relay(relay) if relay.was_detached()) && awaits_replicas(name)
     }
 
     /// Returns whether Redis may stop sending countable replies after this command.

@@ -50,7 +50,7 @@ mod visibility;
 
 use client_info::ClientInfoCommands;
 use command::{Command, ReplyModeCommand};
-pub use command::{is_plain, is_plain_in_any_case};
+pub use command::{awaits_replicas, is_plain, is_plain_in_any_case};
 use command_queue::CommandQueue;
 pub use login::Identity;
 use login::Logins;

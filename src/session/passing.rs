@@ -23,6 +23,9 @@ use crate::{
     resp::{RequestScanner, Step, arguments, plain_request},
 };
 
+const LOST_WRITES: &str =
+    "ERR the connection to Redis is another one than that of the earlier writes; connect anew";
+
 impl Session {
     /// The path of most bytes: forwards ordinary commands that were just read, with nothing kept before them,
     /// to Redis without the inbox. Returns how many bytes passed.
@@ -404,6 +407,11 @@ impl Session {
         }
         if let Some(substitute) = self.backend.reply_mode_substitute(&self.requests.scanner) {
             return self.substitute(substitute);
+        }
+        let name = self.requests.scanner.name();
+        if self.backend.awaits_lost_writes(name) {
+            self.take_command();
+            return self.fail(LOST_WRITES.to_owned());
         }
         let arguments = self.requests.arguments();
         if let (Some(rules), Some(arguments)) = (self.shared.live.absorb(), &arguments) {

@@ -148,6 +148,8 @@ pub fn is_plain(name: &[u8]) -> bool {
                 | b"UNWATCH"
                 | b"READONLY"
                 | b"READWRITE"
+                | b"WAIT"
+                | b"WAITAOF"
                 | b"SCRIPT"
                 | b"COMMAND"
                 | b"INFO"
@@ -158,6 +160,11 @@ pub fn is_plain(name: &[u8]) -> bool {
                 | b"PSYNC"
                 | b"REPLCONF"
         )
+}
+
+/// Returns whether a command of this name waits for replicas to have the connection's writes.
+pub fn awaits_replicas(name: &[u8]) -> bool {
+    matches!(name, b"WAIT" | b"WAITAOF")
 }
 
 /// As [`is_plain`], for a name as the client sent it.
@@ -194,6 +201,8 @@ impl Command {
             b"WATCH" if arguments > 1 => Self::Watch,
             b"UNWATCH" if arguments == 1 => Self::Unwatch,
             b"READONLY" | b"READWRITE" => Self::Remembered,
+            // Their replies are about the writes of this connection.
+            name if awaits_replicas(name) => Self::Remembered,
             b"CLIENT" => return Self::client(command),
             b"MONITOR" if arguments == 1 => Self::Monitor,
             b"SCRIPT" => return Self::script(command),
@@ -420,7 +429,7 @@ mod tests {
     /// All names that this crate compares with, and a few others.
     const NAMES: &str = "post host: subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe multi exec \
         discard select auth hello reset quit client script asking readonly command info monitor publish spublish \
-        sync psync replconf watch unwatch readwrite lock trylock relock unlock lockinfo locks get set eval config";
+        sync psync replconf watch unwatch readwrite wait waitaof lock trylock relock unlock lockinfo locks get set eval config";
 
     #[test]
     fn a_plain_command_is_ordinary_whatever_its_arguments_are() {

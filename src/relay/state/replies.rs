@@ -353,7 +353,14 @@ mod tests {
     fn a_connection_that_redis_remembers_something_of_cannot_be_restored() {
         let (ok, queued) = ("+OK\r\n", "+QUEUED\r\n");
         let subscribed = "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n";
-        let is_kept: [&[(&str, &str)]; 14] = [
+        let is_kept: [&[(&str, &str)]; 17] = [
+            &[("WAIT 0 0", ":0\r\n")],
+            &[("WAITAOF 1 0 0", "*2\r\n:1\r\n:0\r\n")],
+            &[
+                ("MULTI", ok),
+                ("WAIT 0 0", queued),
+                ("EXEC", "*1\r\n:0\r\n"),
+            ],
             &[("READONLY", ok)],
             &[("READWRITE", ok)],
             &[("ASKING", ok)],

@@ -187,7 +187,8 @@ fn what_is_over_keeps_no_client_from_staying() {
 fn a_client_whose_state_cannot_be_restored_is_closed() {
     let mut place = Place::new();
     let long = format!("CLIENT SETNAME {}", "x".repeat(600));
-    let kept: [&[&str]; 9] = [
+    let kept: [&[&str]; 10] = [
+        &["SET a 1", "WAIT 0 0"],
         &["MULTI"],
         &["WATCH a"],
         &["WATCH a", "EXEC"],
@@ -323,6 +324,23 @@ fn an_ordinary_command_in_an_outage_gets_an_error_and_the_client_stays() {
     place.redis_dies();
     half.write_raw(b"*2\r\n$4\r\nECHO\r\n$100\r\nhalf");
     half.is_closed_by_the_server();
+}
+
+/// Replicas acknowledge the writes of a connection, and those of its client went over another one.
+#[test]
+fn a_kept_client_that_waits_for_replicas_is_closed() {
+    let mut place = Place::new();
+    let mut clients = ["WAIT 0 1", "waitaof 0 0 1"].map(|waits| (place.client(&["PING"]), waits));
+    place.redis_dies();
+    place.redis.restart();
+    for (client, waits) in &mut clients {
+        assert_eq!(client.say("SET a 1"), "OK");
+        is_error(&client.say(waits), "ERR");
+        client.is_closed_by_the_server();
+    }
+    let mut new = place.client(&["SET a 1"]);
+    assert_eq!(new.say("WAIT 0 1"), 0);
+    assert_eq!(new.say("WAIT 0 1"), 0);
 }
 
 /// Its command must not run as the `default` user either.
