@@ -524,27 +524,22 @@ impl State {
         again
     }
 
-    /// Forgets the commands that were not sent after all. Returns how many replies they would have got; none where one
-    /// of them gets another number of replies than one, or they are too many.
+    /// Forgets the commands that were not sent after all. Returns how many replies they would have got; none where they
+    /// are too many, or one of them changes the connection: the commands behind it would run in another state than the
+    /// client expects.
     pub fn forget_unsent(&mut self) -> Option<usize> {
-        let gets_one = |command| {
-            !matches!(
+        let changes_nothing = |command| {
+            matches!(
                 command,
-                Command::Reply(_)
-                    | Command::Monitor
-                    | Command::Debug
-                    | Command::Stream
-                    | Command::Nobodys
-                    | Command::Blank
+                Command::Ordinary(_) | Command::Amended | Command::Publish(_)
             )
         };
         let fits = self.commands_owed <= REFUSED_COMMANDS && !self.uncountable;
-        if !fits || !self.owed.iter().all(gets_one) {
+        if !fits || self.one_shot_pending || !self.owed.iter().all(changes_nothing) {
             return None;
         }
         self.owed = CommandQueue::default();
         self.amendments = VecDeque::new();
-        self.one_shot_pending = false;
         Some(std::mem::take(&mut self.commands_owed))
     }
 

@@ -311,7 +311,7 @@ fn an_ordinary_command_in_an_outage_gets_an_error_and_the_client_stays() {
     let mut client = place.client(&["HELLO 3", "SELECT 1"]);
     place.redis_dies();
     is_error(&client.say("SET a 1"), "UPSTREAM");
-    client.write_raw(b"MULTI\r\nSET a 2\r\nEXEC\r\nSUBSCRIBE a b\r\n");
+    client.write_raw(b"SET a 2\r\nGET a\r\nPUBLISH a x\r\nINFO\r\n");
     for _ in 0..4 {
         is_error(&client.read_reply(), "UPSTREAM");
     }
@@ -324,6 +324,38 @@ fn an_ordinary_command_in_an_outage_gets_an_error_and_the_client_stays() {
     place.redis_dies();
     half.write_raw(b"*2\r\n$4\r\nECHO\r\n$100\r\nhalf");
     half.is_closed_by_the_server();
+}
+
+/// What the client sends behind it, or has sent, would run in a state that it does not expect.
+#[test]
+fn a_command_in_an_outage_that_changes_the_connection_gets_an_error_and_closes_it() {
+    let mut place = Place::new();
+    let changes = [
+        "MULTI",
+        "SELECT 2",
+        "WATCH a",
+        "AUTH pw",
+        "HELLO 3",
+        "RESET",
+        "SUBSCRIBE a",
+        "CLIENT SETNAME me",
+    ];
+    let clients = || changes.map(|_| place.client(&["PING"]));
+    let (mut together, mut one_by_one) = (clients(), clients());
+    place.redis_dies();
+    for (number, command) in changes.iter().enumerate() {
+        let client = &mut together[number];
+        client.write_raw(format!("{command}\r\nSET a 1\r\nLOCK k\r\n").as_bytes());
+        is_error(&client.read_reply(), "UPSTREAM");
+        client.is_closed_by_the_server();
+        is_error(&one_by_one[number].say(command), "UPSTREAM");
+    }
+    place.redis.restart();
+    for client in &mut one_by_one {
+        client.is_closed_by_the_server();
+    }
+    let mut direct = place.redis.client();
+    assert!(direct.say("GET a").is_nil());
 }
 
 /// Replicas acknowledge the writes of a connection, and those of its client went over another one.
