@@ -81,6 +81,11 @@ impl Absorbed {
             parking: None,
         }
     }
+
+    /// Returns whether it releases the lock of a token.
+    pub(super) fn releases(&self) -> bool {
+        matches!(self.shape.ask, Ask::Release { .. })
+    }
 }
 
 /// Returns how attempts at the key of a command of Redis's own are treated, and what the command asks of that lock, with

@@ -68,7 +68,7 @@ impl Session {
         if !self.who.label.says(client_info) {
             self.who.label = Arc::new(self.who.label.saying(client_info));
         }
-        if self.is_admitted() && self.recheck.is_none() {
+        if self.is_admitted() && (self.recheck.is_none() || self.releases(&front)) {
             return self.run_or_refuse(front);
         }
         let claim = match self.backend.identity() {
@@ -216,13 +216,17 @@ impl Session {
         }
     }
 
+    /// Returns whether the command only releases a lock. It grants nothing, so it need not wait for a new check.
+    fn releases(&self, front: &Front) -> bool {
+        match front {
+            Front::Own(_) => matches!(self.parsed(front), Some(Command::Unlock { .. })),
+            Front::Absorbed(absorbed) => absorbed.releases(),
+        }
+    }
+
     /// Returns whether the command is a `LOCK` that may wait, and for how long.
     fn waits(&self, front: &Front) -> Option<Option<Duration>> {
-        let Front::Own(frame) = front else {
-            return None;
-        };
-        let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).ok()?;
-        match parse(&arguments, &self.shared.bounds).ok()? {
+        match self.parsed(front)? {
             Command::Lock {
                 try_only: false,
                 wait_ms,
@@ -230,6 +234,14 @@ impl Session {
             } => Some(wait_ms.map(Duration::from_millis)),
             _ => None,
         }
+    }
+
+    fn parsed(&self, front: &Front) -> Option<Command> {
+        let Front::Own(frame) = front else {
+            return None;
+        };
+        let arguments = arguments(frame, LOCK_COMMAND_ARGUMENTS).ok()?;
+        parse(&arguments, &self.shared.bounds).ok()
     }
 }
 
@@ -390,6 +402,26 @@ mod tests {
             writes(client, &format!("{command}\r\n")).await;
             timeout(SOON, self.asked.recv()).await.unwrap().unwrap()
         }
+
+        /// Lets this client in as `ann`, and lets it lock `a` with the token `t` for a minute. Returns its connection to
+        /// Redis, and the user.
+        async fn locks_as_ann(
+            &mut self,
+            client: &mut UnixStream,
+            redis: &UnixListener,
+        ) -> (UnixStream, Arc<User>) {
+            writes(client, "AUTH ann pw\r\n").await;
+            let (mut relay, _) = timeout(SOON, redis.accept()).await.unwrap().unwrap();
+            reads(&mut relay, "AUTH ann pw\r\n").await;
+            writes(&mut relay, "+OK\r\n").await;
+            reads(client, "+OK\r\n").await;
+            let told = self.asks(client, "LOCK a TOKEN t PX 60000").await;
+            let ann = Credentials::new(b"ann", b"pw").unwrap();
+            let ann = self.shared.users.verified(&ann, clock::now());
+            assert!(told.send(Admission::Welcome(Arc::clone(&ann))).is_ok());
+            reads(client, "$1\r\nt\r\n").await;
+            (relay, ann)
+        }
     }
 
     async fn writes(stream: &mut UnixStream, bytes: &str) {
@@ -512,6 +544,50 @@ mod tests {
                 reads(&mut owner, "$4\r\nnext\r\n").await;
             }
         }
+    }
+
+    #[tokio::test]
+    async fn an_extension_waits_for_the_check_by_the_next_server_but_a_release_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("redis");
+        let redis = UnixListener::bind(&path).unwrap();
+        let mut place = Place::before(&path);
+        let (mut owner, _session) = place.connect();
+        let told = place.asks(&mut owner, "LOCK other TOKEN owner").await;
+        assert!(told.send(place.welcome()).is_ok());
+        reads(&mut owner, "$5\r\nowner\r\n").await;
+
+        let (mut client, _session) = place.connect();
+        let (relay, ann) = place.locks_as_ann(&mut client, &redis).await;
+        writes(&mut client, "LOCK b TOKEN t\r\n").await;
+        reads(&mut client, "$1\r\nt\r\n").await;
+        writes(&mut client, "LOCK other TOKEN t\r\n").await;
+        while place.shared.gate.waiters() == 0 {
+            yield_now().await;
+        }
+
+        drop((redis, relay));
+        std::fs::remove_file(&path).unwrap();
+        let told = timeout(SOON, place.asked.recv()).await.unwrap().unwrap();
+        let holder = |key: &'static str| {
+            let key = Bytes::from_static(key.as_bytes());
+            place.shared.gate.holder(&LockName { database: 0, key })
+        };
+        // Both would overtake the LOCK that waits, one after the other.
+        let behind = "RELOCK a t PX 600000\r\nUNLOCK b t\r\n";
+        writes(&mut client, behind).await;
+        let released = async {
+            while holder("b").is_some() {
+                yield_now().await;
+            }
+        };
+        timeout(SOON, released).await.expect("it is released");
+        let left_ms = || holder("a").unwrap().1;
+        assert!(left_ms() <= 60_000, "{}", left_ms());
+        assert!(told.send(Admission::Welcome(ann)).is_ok());
+        writes(&mut owner, "UNLOCK other owner\r\n").await;
+        reads(&mut client, "$1\r\nt\r\n:1\r\n:1\r\n").await;
+        assert!(left_ms() > 60_000, "{}", left_ms());
     }
 
     #[tokio::test]

@@ -212,8 +212,12 @@ impl Session {
         })
     }
 
-    /// Starts a release or an extension that stands behind other commands. `None`: it is not for the gate.
+    /// Starts a release or an extension that stands behind other commands. `None`: it is not for the gate, or not before
+    /// the client has been checked again.
     fn start_kept(&self, request: &Request) -> Option<Pending> {
+        if self.recheck.is_some() && !request.releases() {
+            return None;
+        }
         match request {
             Request::Command(command) => self.start(command),
             Request::Absorbed(shape) => self.start_absorbed(shape),

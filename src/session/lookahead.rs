@@ -355,7 +355,7 @@ impl Request {
     }
 
     /// Returns whether the request releases a lock.
-    fn releases(&self) -> bool {
+    pub(super) fn releases(&self) -> bool {
         matches!(
             self,
             Self::Command(Command::Unlock { .. })

@@ -375,6 +375,21 @@ fn a_kept_client_that_waits_for_replicas_is_closed() {
     assert_eq!(new.say("WAIT 0 1"), 0);
 }
 
+/// The new check of its password cannot take place before Redis is back, and its client may not try again.
+#[test]
+fn a_release_in_an_outage_takes_effect_when_redis_is_back() {
+    let mut place = Place::with_ann();
+    let says = ["AUTH ann pw"];
+    let (mut owner, mut waiting) = (place.client(&says), place.client(&says));
+    assert_eq!(owner.say("LOCK k TOKEN owner PX 600000"), "owner");
+    waiting.send(&["LOCK", "k", "TOKEN", "waiting"]);
+    place.awaits_waiters(1);
+    place.redis_dies();
+    is_error(&owner.say("UNLOCK k owner"), "UPSTREAM");
+    place.redis.restart();
+    assert_eq!(waiting.read_reply(), "waiting");
+}
+
 /// Its command must not run as the `default` user either.
 #[test]
 fn a_client_of_a_user_that_is_gone_is_closed() {
