@@ -34,7 +34,6 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::{
-    auth::identity::DEFAULT,
     gate::ClientInfo,
     limits::REFUSED_COMMANDS,
     relay::{restoration::Restoration, rewrite::Amendment},
@@ -504,13 +503,8 @@ impl State {
     /// Where [`State::is_restorable`]: returns what to say on a new connection.
     pub(super) fn restoration(&self) -> Restoration {
         let mut again = Restoration::default();
-        if let Identity::Known(credentials) = self.logins.identity().0 {
-            let (name, password) = (credentials.name(), credentials.password());
-            match name {
-                // This form is older than users.
-                DEFAULT => again.add(&[b"AUTH", password]),
-                _ => again.add(&[b"AUTH", name, password]),
-            }
+        if let Some(words) = self.logins.again() {
+            again.add(&words);
         }
         if self.protocol == Protocol::Resp3 {
             again.add(&[b"HELLO", b"3"]);

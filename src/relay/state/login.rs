@@ -31,6 +31,8 @@ enum PendingLogin {
     /// lockgate itself has let the client in, which is anonymous to Redis.
     LetIn,
     Credentials(Option<Credentials>),
+    /// The `default` user's, stated by the password alone.
+    Password(Option<Credentials>),
     /// Several credentials. If Redis accepts the command, the last ones count; if not, any of them may.
     Several(Option<Credentials>),
 }
@@ -41,6 +43,8 @@ pub(super) struct Logins {
     /// The logins in flight, with their numbers.
     offered: VecDeque<(u64, PendingLogin)>,
     identity: Identity,
+    /// The client stated its password alone, as Redis before 6 expects.
+    is_password: bool,
     /// Number of changes of the identity.
     changes: u64,
 }
@@ -48,6 +52,19 @@ pub(super) struct Logins {
 impl Logins {
     pub(super) fn identity(&self) -> (&Identity, u64) {
         (&self.identity, self.changes)
+    }
+
+    /// Returns the words that state the identity again, in the form that the client used: where the `default` user needs
+    /// no password, Redis refuses a password alone, and before version 6 a name.
+    pub(super) fn again(&self) -> Option<Vec<&[u8]>> {
+        let Identity::Known(credentials) = &self.identity else {
+            return None;
+        };
+        let (name, password) = (credentials.name(), credentials.password());
+        Some(match self.is_password {
+            true => vec![b"AUTH", password],
+            false => vec![b"AUTH", name, password],
+        })
     }
 
     /// Keeps a forwarded login with its arguments. None: lockgate itself has let the client in.
@@ -64,16 +81,18 @@ impl Logins {
     /// Applies a login that Redis accepted. Returns whether it contained credentials or made the client
     /// anonymous.
     pub(super) fn accepted(&mut self, number: u64) -> bool {
-        self.identity = match self.take(number) {
-            Some(PendingLogin::Nothing) => return false,
-            Some(PendingLogin::LetIn) => Identity::Anonymous,
-            Some(PendingLogin::Credentials(Some(it)) | PendingLogin::Several(Some(it))) => {
-                Identity::Known(it)
+        use PendingLogin as P;
+        let login = self.take(number);
+        let is_password = matches!(login, Some(P::Password(_)));
+        self.identity = match login {
+            Some(P::Nothing) => return false,
+            Some(P::LetIn) => Identity::Anonymous,
+            Some(P::Credentials(kept) | P::Password(kept) | P::Several(kept)) => {
+                kept.map_or(Identity::NotKept, Identity::Known)
             }
-            Some(PendingLogin::Credentials(None) | PendingLogin::Several(None)) | None => {
-                Identity::NotKept
-            }
+            None => Identity::NotKept,
         };
+        self.is_password = is_password;
         self.changes += 1;
         true
     }
@@ -84,7 +103,7 @@ impl Logins {
         match self.take(number) {
             Some(PendingLogin::Nothing | PendingLogin::LetIn) => false,
             // Redis up to 7.0 logs in before it reads the options that follow.
-            Some(PendingLogin::Credentials(_)) => !as_nobody,
+            Some(PendingLogin::Credentials(_) | PendingLogin::Password(_)) => !as_nobody,
             Some(PendingLogin::Several(_)) | None => true,
         }
     }
@@ -119,7 +138,7 @@ impl PendingLogin {
         let is_hello = |name: &Bytes| name.eq_ignore_ascii_case(b"HELLO");
         match arguments {
             [name, _version, options @ ..] if is_hello(name) => Self::of_hello(options),
-            [_auth, password] => Self::Credentials(Credentials::new(DEFAULT, password)),
+            [_auth, password] => Self::Password(Credentials::new(DEFAULT, password)),
             [_auth, name, password] => Self::Credentials(Credentials::new(name, password)),
             _ => Self::Nothing,
         }

@@ -439,6 +439,14 @@ mod tests {
         let mut default = Restoration::default();
         default.add(&[b"AUTH", b"pw"]);
         assert_eq!(after(&[("AUTH pw", ok)]).restoration(), default);
+        // Where the user needs no password, Redis refuses the short form.
+        let mut named = Restoration::default();
+        named.add(&[b"AUTH", b"default", b"pw"]);
+        assert_eq!(after(&[("AUTH default pw", ok)]).restoration(), named);
+        let both = [("AUTH pw", ok), ("AUTH default pw", ok)];
+        assert_eq!(after(&both).restoration(), named);
+        let refused = [("AUTH pw", ok), ("AUTH default other", "-WRONGPASS no\r\n")];
+        assert_eq!(after(&refused).restoration(), default);
         assert_eq!(State::new().restoration(), Restoration::default());
     }
 

@@ -390,6 +390,15 @@ fn a_release_in_an_outage_takes_effect_when_redis_is_back() {
     assert_eq!(waiting.read_reply(), "waiting");
 }
 
+#[test]
+fn a_client_that_gave_a_password_that_is_not_needed_is_kept() {
+    let mut place = Place::new();
+    let mut client = place.client(&["AUTH default anything"]);
+    place.redis_dies();
+    place.redis.restart();
+    assert_eq!(client.say("PING"), "PONG");
+}
+
 /// Its command must not run as the `default` user either.
 #[test]
 fn a_client_of_a_user_that_is_gone_is_closed() {
