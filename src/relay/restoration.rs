@@ -81,10 +81,14 @@ impl Restoration {
 }
 
 fn accept(reply: &ReplyScanner) -> Result<(), Unopened> {
-    if !reply.is_error() {
+    let Some(text) = reply.error_text() else {
         return Ok(());
-    }
+    };
     Err(match reply.error_code() {
+        // Redis says it to any client, and closes.
+        _ if text.starts_with(b"ERR max number of") => {
+            io::Error::other("it has as many clients as it takes").into()
+        }
         Some(code @ (b"LOADING" | b"MASTERDOWN" | b"BUSY")) => {
             let code = String::from_utf8_lossy(code);
             io::Error::other(format!("it says {code}")).into()
@@ -143,7 +147,7 @@ mod tests {
         for (first, second) in [
             ("-WRONGPASS invalid\r\n", "-NOAUTH no\r\n"),
             ("+OK\r\n", "-NOPERM no\r\n"),
-            ("-ERR max number of clients reached\r\n", ""),
+            ("-ERR AUTH called without any password configured\r\n", ""),
         ] {
             let refused = said(&all(first, second)).await;
             assert!(matches!(refused, Err(Unopened::Refused)), "{first}");
@@ -152,6 +156,7 @@ mod tests {
             ("+OK\r\n", ""),
             ("+OK\r\n", "%1\r\n$6\r\nserver\r\n"),
             ("-LOADING wait\r\n", ""),
+            ("-ERR max number of clients reached\r\n", ""),
             ("", ""),
             ("HTTP/1.1 400\r\n", ""),
         ] {

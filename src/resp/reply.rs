@@ -224,16 +224,14 @@ impl ReplyScanner {
         }
     }
 
+    /// Returns the beginning of an error, up to [`TEXT_BYTES`] of it.
+    pub fn error_text(&self) -> Option<&[u8]> {
+        self.is_error().then(|| self.reply.text.beginning())
+    }
+
     /// Returns the first word of an error (`NOPERM`), up to [`TEXT_BYTES`] of it.
     pub fn error_code(&self) -> Option<&[u8]> {
-        if !self.is_error() {
-            return None;
-        }
-        self.reply
-            .text
-            .beginning()
-            .split(|&byte| byte == b' ')
-            .next()
+        self.error_text()?.split(|&byte| byte == b' ').next()
     }
 
     /// Returns whether the reply is nil, in any of its forms.
