@@ -321,6 +321,8 @@ impl Relay {
     /// Ends the connection without its client.
     fn detach(&mut self, instance: &dyn Instance) {
         self.link = Link::None;
+        // The next server may be of another version.
+        self.replies = ReplyForwarder::new();
         (self.detached, self.has_detached, self.was_detached) = (true, true, true);
         if !self.first.is_empty() {
             self.open();

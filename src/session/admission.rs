@@ -546,6 +546,15 @@ mod tests {
         }
     }
 
+    async fn reads_up_to(client: &mut UnixStream, end: &str) -> String {
+        let mut text = Vec::new();
+        while !text.ends_with(end.as_bytes()) {
+            let byte = timeout(SOON, client.read_u8()).await;
+            text.push(byte.unwrap_or_else(|_| panic!("no {end:?}")).unwrap());
+        }
+        String::from_utf8(text).unwrap()
+    }
+
     #[tokio::test]
     async fn an_extension_waits_for_the_check_by_the_next_server_but_a_release_does_not() {
         let directory = tempfile::tempdir().unwrap();
@@ -588,6 +597,41 @@ mod tests {
         writes(&mut owner, "UNLOCK other owner\r\n").await;
         reads(&mut client, "$1\r\nt\r\n:1\r\n:1\r\n").await;
         assert!(left_ms() > 60_000, "{}", left_ms());
+    }
+
+    #[tokio::test]
+    async fn entries_of_commands_have_the_width_of_the_server_at_hand() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("redis");
+        let redis = UnixListener::bind(&path).unwrap();
+        let mut place = Place::before(&path);
+        let (mut client, _session) = place.connect();
+        let (mut relay, _ann) = place.locks_as_ann(&mut client, &redis).await;
+        writes(&mut client, "COMMAND INFO GET LOCK\r\nPING\r\n").await;
+        reads_up_to(&mut relay, "PING\r\n").await;
+        let six = ":1\r\n".repeat(6);
+        let reply = format!("*2\r\n*7\r\n$3\r\nget\r\n{six}*-1\r\n+PONG\r\n");
+        writes(&mut relay, &reply).await;
+        let told = reads_up_to(&mut client, "+PONG\r\n").await;
+        assert_eq!(told.matches("*7\r\n").count(), 2, "{told}");
+
+        drop((redis, relay));
+        std::fs::remove_file(&path).unwrap();
+        let _told = timeout(SOON, place.asked.recv()).await.unwrap().unwrap();
+        writes(&mut client, "PING\r\n").await;
+        assert!(
+            reads_up_to(&mut client, "\r\n")
+                .await
+                .starts_with("-UPSTREAM ")
+        );
+        let redis = UnixListener::bind(&path).unwrap();
+        writes(&mut client, "COMMAND INFO LOCK\r\n").await;
+        let (mut relay, _) = timeout(SOON, redis.accept()).await.unwrap().unwrap();
+        reads_up_to(&mut relay, "ann\r\n$2\r\npw\r\n").await;
+        writes(&mut relay, "+OK\r\n").await;
+        reads_up_to(&mut relay, "LOCK\r\n").await;
+        writes(&mut relay, "*1\r\n*-1\r\n").await;
+        reads(&mut client, "*1\r\n*10\r\n").await;
     }
 
     #[tokio::test]
