@@ -316,7 +316,7 @@ impl Config {
             log_format: typed.parse("log_format", "auto", log_format)?,
             log_slow_wait: typed.parse("log_slow_wait", "off", slow)?,
             log_slow_hold: typed.parse("log_slow_hold", "off", slow)?,
-            write_back: WriteBackSettings::check(typed, &upstream, lock.replicas)?,
+            write_back: WriteBackSettings::check(typed, &upstream)?,
             upstream,
             drain: duration(typed, "drain", "5s", Duration::ZERO..=HOUR)?,
             tcp_keepalive: duration(typed, "tcp_keepalive", "5m", Duration::ZERO..=HOUR)?,
@@ -364,7 +364,7 @@ impl UpstreamSettings {
 }
 
 impl WriteBackSettings {
-    fn check(typed: &mut Typed, upstream: &UpstreamSettings, replicas: u32) -> Result<Self, Error> {
+    fn check(typed: &mut Typed, upstream: &UpstreamSettings) -> Result<Self, Error> {
         let UpstreamSettings {
             connect_timeout,
             timeout,
@@ -373,11 +373,7 @@ impl WriteBackSettings {
         } = *upstream;
         Ok(Self {
             leases: typed.parse("write_back.leases", "all", write_back)?,
-            grace: grace(
-                typed,
-                noticed_within(connect_timeout, timeout, ping),
-                replicas > 0,
-            )?,
+            grace: grace(typed, noticed_within(connect_timeout, timeout, ping))?,
         })
     }
 }
@@ -586,17 +582,13 @@ fn half_of_the_cores() -> usize {
 }
 
 /// Reads the grace. Every instance must have noticed the loss within it; the default leaves half a second more to
-/// write leases back. Zero is allowed where replicas acknowledge each lease: the one that takes over has it.
-fn grace(typed: &mut Typed, noticed: Duration, acknowledged: bool) -> Result<Duration, Error> {
+/// write leases back.
+fn grace(typed: &mut Typed, noticed: Duration) -> Result<Duration, Error> {
     let whole = u64::try_from(noticed.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
     let noticed = Duration::from_millis(whole);
     let (shortest, default) = (noticed + MILLISECOND, noticed + TO_WRITE_BACK);
     typed.parse("write_back.grace", &shown(default), |text| {
-        let none = Duration::ZERO..=Duration::ZERO;
-        match read_duration(text, &none) {
-            Ok(none) if acknowledged => Ok(none),
-            _ => read_duration(text, &(shortest..=DAY)),
-        }
+        read_duration(text, &(shortest..=DAY))
     })
 }
 

@@ -13,9 +13,6 @@ const HANDOVER: Duration = Duration::from_millis(300);
 /// The same to the first grant of a free lock, beside the grace.
 const FREE: Duration = Duration::from_millis(200);
 
-/// Where no lease needs to be written back.
-const FREE_WITHOUT_GRACE: Duration = Duration::from_millis(300);
-
 /// Of so many planned failovers one may have writes on the old master after the promotion: the message that
 /// announces it may be late.
 const ONE_IN: usize = 20;
@@ -53,10 +50,7 @@ impl Figures {
     /// The medians are within the bounds; a machine that stutters moves the worst.
     #[track_caller]
     pub(crate) fn are_within(&self, grace: Duration) {
-        let free = match grace {
-            Duration::ZERO => FREE_WITHOUT_GRACE,
-            grace => grace + FREE,
-        };
+        let free = grace + FREE;
         for (what, times, bound) in [
             ("handover", &self.handovers, HANDOVER),
             ("free lock", &self.free, free),

@@ -77,17 +77,17 @@ const USUAL: Settings<'_> = Settings {
     grace: Duration::from_millis(1_300),
 };
 
-/// A replica acknowledges each grant, so that no lease needs to be written back before another grant.
+/// A replica acknowledges each grant.
 const ACKNOWLEDGED: Settings<'_> = Settings {
-    name: "lock.replicas = 1, no grace",
+    name: "lock.replicas = 1",
     environment: &[
         ("LOCKGATE_UPSTREAM_CONNECT_TIMEOUT", "300ms"),
         ("LOCKGATE_UPSTREAM_TIMEOUT", "500ms"),
         ("LOCKGATE_UPSTREAM_PING", "100ms"),
         ("LOCKGATE_LOCK_REPLICAS", "1"),
-        ("LOCKGATE_WRITE_BACK_GRACE", "0ms"),
+        ("LOCKGATE_WRITE_BACK_GRACE", "1300ms"),
     ],
-    grace: Duration::ZERO,
+    grace: Duration::from_millis(1_300),
 };
 
 /// The Redis that Sentinels watch, and lockgates that ask the Sentinels.
