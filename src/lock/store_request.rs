@@ -255,7 +255,8 @@ pub enum Outcome {
         /// A later retry may help.
         may_pass: bool,
         /// The token still holds the lock, until this deadline, and whether the grant was
-        /// [fresh](Outcome::Granted::fresh). None: the store released the lock.
+        /// [fresh](Outcome::Granted::fresh). None: the store released the lock,
+        /// or refuses to: its lease then ends by itself.
         kept: Option<(Deadline, bool)>,
     },
     /// Not sent: an `Acquire`, or a `Handover` with a fence, within the grace. The store lost data, and other instances

@@ -239,6 +239,11 @@ mod denied {
             only_the_connection_fails(&report);
             assert!(!report.ended.stdout.contains("hunter"));
         }
+        let renamed = RedisServer::start(&["--rename-command", "AUTH", ""]);
+        let url = renamed.url().replace("redis://", "redis://app:hunter2@");
+        let report = doctor(&url, &[]);
+        report.says("connection", "unknown command");
+        assert!(!report.ended.stdout.contains("hunter"));
         let right = redis.url().replace("redis://", "redis://:hunter2@");
         doctor(&right, &[]).lacks(&[]);
     }

@@ -19,7 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use redis::{
-    AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, Value,
+    AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, ServerError, Value,
     aio::MultiplexedConnection,
 };
 use tokio::{
@@ -30,7 +30,7 @@ use tokio::{
 use super::{
     credentials::{Login, log_in},
     data_loss::Identity,
-    handshake::{NoLink, Subject, dial, lossy},
+    handshake::{NoLink, Subject, dial, is_full, lossy},
     scripts::{ACK_KEY, error_text, is_passing},
 };
 use crate::{
@@ -165,6 +165,7 @@ impl Acker {
             let connection = Connection {
                 subject: Arc::clone(&self.subject),
                 run_id: run_id.to_owned(),
+                as_user: false,
                 open: None,
             };
             (members, Task::spawn(connection.serve(asked)))
@@ -182,6 +183,8 @@ struct Connection {
     subject: Arc<Subject>,
     /// The server that the link leads to.
     run_id: String,
+    /// Redis refused lockgate's own account: the user's counts, until Redis refuses that, too.
+    as_user: bool,
     open: Option<(MultiplexedConnection, Task)>,
 }
 
@@ -190,7 +193,14 @@ impl Connection {
         let mut group = Vec::new();
         while asked.recv_many(&mut group, ACKNOWLEDGED_TOGETHER).await > 0 {
             let most = group.iter().map(|member| member.replicas).max();
-            let verdict = self.acknowledged(most.unwrap_or(0)).await;
+            let mut verdict = self.acknowledged(most.unwrap_or(0)).await;
+            if self.subject.settings.own.is_some() && matches!(verdict, Err(Failure::Refused(_))) {
+                self.open = None;
+                self.as_user = !self.as_user;
+                if self.as_user {
+                    verdict = self.acknowledged(most.unwrap_or(0)).await;
+                }
+            }
             if matches!(&verdict, Err(Failure::Failed(_) | Failure::OtherServer)) {
                 self.open = None;
             }
@@ -238,8 +248,8 @@ impl Connection {
         let Subject { settings, user, .. } = &*self.subject;
         let deadline = settings.connect_deadline();
         let known = match &settings.own {
-            Some(own) => vec![own.clone()],
-            None => user.credentials().to_vec(),
+            Some(own) if !self.as_user => vec![own.clone()],
+            _ => user.credentials().to_vec(),
         };
         let opened = async {
             let mut stream = dial(settings, deadline).await.map_err(failure)?;
@@ -301,13 +311,18 @@ fn run_id_of(reply: Option<Value>) -> Result<String, Failure> {
 
 async fn say(connection: &MultiplexedConnection, command: &Cmd) -> Result<Value, Failure> {
     match connection.clone().send_packed_command(command).await {
-        Ok(Value::ServerError(error)) if is_passing(&error) => {
+        Ok(Value::ServerError(error)) if passes(&error) => {
             Err(Failure::Failed(lossy(&error_text(&error))))
         }
         Ok(Value::ServerError(error)) => Err(Failure::Refused(error_text(&error))),
         Ok(value) => Ok(value),
         Err(error) => Err(Failure::Failed(error.to_string())),
     }
+}
+
+/// Returns whether a later retry may help: Redis may have room for clients and memory by then.
+fn passes(error: &ServerError) -> bool {
+    is_passing(error) || error.code() == "OOM" || is_full(&error_text(error))
 }
 
 fn failure(no_link: NoLink) -> Failure {

@@ -64,7 +64,7 @@ pub(super) async fn login(
     }
     let refused = match line {
         Line::Good => return Ok(Login::Done),
-        Line::Error(text) => text,
+        Line::Error(text) => without_arguments(text),
     };
     let code = refused.split(|byte| *byte == b' ').next();
     let passes = matches!(code, Some(b"LOADING" | b"MASTERDOWN" | b"BUSY"));
@@ -72,6 +72,16 @@ pub(super) async fn login(
         return Err(NoLink::Failed(lossy(&refused)));
     }
     Ok(Login::Refused(refused))
+}
+
+/// Cuts the arguments out of Redis's error: where `AUTH` is renamed, the error repeats the password.
+pub(super) fn without_arguments(mut error: Bytes) -> Bytes {
+    const ARGUMENTS: &[u8] = b", with args";
+    let mut ends = error.windows(ARGUMENTS.len());
+    if let Some(end) = ends.position(|words| words == ARGUMENTS) {
+        error.truncate(end);
+    }
+    error
 }
 
 /// Returns the arguments of `AUTH`; the second form is for a Redis that [may have no users](may_know_no_users).

@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     can_lock::CanLock,
-    credentials::{Login, forms_of, log_in, may_know_no_users},
+    credentials::{Login, forms_of, log_in, may_know_no_users, without_arguments},
     data_loss::{ACTIVE_REPLICA, DataLossDetector, Identity, field, takes_no_writes},
     grace::{self, MarkOperation},
     scripts::{ACK_KEY, FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text},
@@ -406,7 +406,7 @@ impl Handshake<'_> {
                 let mut command = redis::cmd("AUTH");
                 refused = match say(connection, command.arg(words)).await? {
                     Ok(()) => return Ok(()),
-                    Err(error) => error_text(&error),
+                    Err(error) => without_arguments(error_text(&error)),
                 };
                 if !may_know_no_users(credentials, &refused) {
                     break;

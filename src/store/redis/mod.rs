@@ -453,6 +453,9 @@ async fn ask_on(
     acknowledged(link, reconnector, request, reply).await
 }
 
+/// The fate of a lease that lockgate does not take back, or may not.
+const LEASE_STAYS: &str = "the lease ends when it would have";
+
 /// Waits until the replicas that the request wants acknowledged what it granted on this link. Otherwise takes the grant
 /// back, unless the token held the lock before.
 async fn acknowledged(
@@ -474,23 +477,25 @@ async fn acknowledged(
     let Err(missing) = link.acknowledge(replicas).await else {
         return reply;
     };
-    let unacknowledged = |kept: Option<(Deadline, bool)>| Outcome::Unacknowledged {
-        error: missing.error(match kept {
-            Some(_) => "the lease ends when it would have",
-            None => "the lock was given back",
-        }),
+    let unacknowledged = |fate: &str, kept: Option<(Deadline, bool)>| Outcome::Unacknowledged {
+        error: missing.error(fate),
         may_pass: missing.may_pass(),
         kept,
     };
     let release = request.taking_back(deadline, fresh);
     let outcome = match &release {
-        None => unacknowledged(Some((deadline, fresh))),
+        None => unacknowledged(LEASE_STAYS, Some((deadline, fresh))),
         Some(release) => match link.ask(release).await {
             // If it is not released here, the lease is over, or another client changed the lock.
             Some(Reading::Done {
                 outcome: Outcome::Free | Outcome::Held { .. },
                 ..
-            }) => unacknowledged(None),
+            }) => unacknowledged("the lock was given back", None),
+            // Another connection would be refused as well.
+            Some(Reading::Done {
+                outcome: Outcome::Refused(_) | Outcome::WrongType(_),
+                ..
+            }) => unacknowledged(LEASE_STAYS, None),
             // Redis may have released the lock or not.
             _ => Outcome::Unknown,
         },
