@@ -349,8 +349,8 @@ fn endpoints(
     let endpoint = || Endpoint::new(place.clone(), tls.clone());
     match sentinels {
         Some(sentinels) => (
-            endpoint().of(sentinels.master_for_locks()),
-            endpoint().of(sentinels.master()),
+            endpoint().led_by(sentinels.master_for_locks()),
+            endpoint().led_by(sentinels.master()),
         ),
         None => (endpoint(), endpoint()),
     }

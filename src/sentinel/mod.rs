@@ -126,7 +126,7 @@ struct Watcher {
 impl Sentinels {
     /// Creates the sentinels of a service. Nothing is asked before [`begin`](Self::begin).
     pub fn new(settings: SentinelSettings) -> Self {
-        let unknown = || Err(settings.nobody());
+        let unknown = || Err(settings.no_master_yet());
         Self {
             at: watch::Sender::new(unknown()),
             for_locks: watch::Sender::new(unknown()),
@@ -224,7 +224,7 @@ impl Sentinels {
             None => Err(state
                 .trouble
                 .clone()
-                .unwrap_or_else(|| self.settings.nobody())),
+                .unwrap_or_else(|| self.settings.no_master_yet())),
         };
         let is_isolated = state.belief.is_isolated(heard, known);
         if now.millis_since(state.begun) >= TOLD_AFTER_MS {
@@ -370,7 +370,7 @@ impl Sentinels {
 }
 
 impl SentinelSettings {
-    fn nobody(&self) -> String {
+    fn no_master_yet(&self) -> String {
         format!("no sentinel has named the master of {}", self.service)
     }
 }

@@ -71,7 +71,7 @@ async fn serve(
     doubts: &mut watch::Receiver<()>,
     at: &(String, u16),
 ) -> Failed {
-    let gone = || Failed::Reason("nobody asks any more".to_owned());
+    let ended = || Failed::Reason("the instance has ended".to_owned());
     let (events, mut heard) = mpsc::channel(SENTINEL_MESSAGES);
     let opened = timeout(settings.timeout, open(settings, at, events)).await;
     let (mut connection, _driver) = match opened {
@@ -88,7 +88,7 @@ async fn serve(
             return Failed::Reason("it does not answer".to_owned());
         };
         let Some(listener) = service.upgrade() else {
-            return gone();
+            return ended();
         };
         let down_after = match answer {
             Ok(Answer { id, claim, others }) => {
@@ -108,7 +108,7 @@ async fn serve(
         tokio::select! {
             event = heard.recv() => {
                 let Some(listener) = service.upgrade() else {
-                    return gone();
+                    return ended();
                 };
                 match event {
                     Some(event) => listener.heard(&event),

@@ -433,7 +433,7 @@ impl Session {
             | Answer::Refused(Refusal::Expired | Refusal::Deadlock) => {
                 metrics.attempt(match &absorbed.parking {
                     Some(parking) => {
-                        // A grant would have blocked nobody.
+                        // An attempt that is granted does not hold up the release.
                         if parking.may_block_holder {
                             self.probe_at = self.asked_at().plus_millis(PROBE_MS);
                         }

@@ -1,7 +1,7 @@
 //! The address of Redis, and how a connection to it is opened.
 //!
-//! The address may be that of a service whose master changes: then somebody else, who asks the sentinels, tells each
-//! endpoint where the master is ([`Whereabouts`]).
+//! The address may be that of a service whose master changes. The module `sentinel` then tells each endpoint where the
+//! master is ([`Whereabouts`]).
 
 use std::{
     fmt,
@@ -86,8 +86,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns the endpoint of a service whose master is named by others.
-    pub fn of(self, master: Master) -> Self {
+    /// Sets the channel that tells where the master of the service is.
+    pub fn led_by(self, master: Master) -> Self {
         Self {
             master: Some(master),
             ..self
@@ -124,7 +124,7 @@ impl Endpoint {
     /// Returns where the master is, or waits until that is known, for half of `within`: the rest is for connecting.
     async fn whereabouts(&self, within: Duration) -> io::Result<(String, u16)> {
         let Some(master) = &self.master else {
-            return Err(io::Error::other("nobody names the master"));
+            return Err(io::Error::other("no sentinels were set to name the master"));
         };
         let mut at = master.at.clone();
         if let Ok(known) = timeout(within / 2, at.wait_for(Result::is_ok)).await {

@@ -13,8 +13,8 @@ const HANDOVER: Duration = Duration::from_millis(300);
 /// The same to the first grant of a free lock, beside the grace.
 const FREE: Duration = Duration::from_millis(200);
 
-/// Of so many planned failovers one may have writes on the old master after the promotion: the message that
-/// announces it may be late.
+/// In one of this many planned failovers, lockgate may write to the old master after the promotion: the message that
+/// announces the promotion may be late.
 const ONE_IN: usize = 20;
 
 #[derive(Default)]

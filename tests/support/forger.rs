@@ -43,6 +43,23 @@ const FORGED: &[&str] = &[
     "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n",
 ];
 
+/// Listens on a free port, and has each connection carried on to this address. It ends with the process.
+pub(super) fn listen_before(
+    to: SocketAddr,
+    carry: impl Fn(TcpStream, TcpStream) + Send + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            if let Ok(server) = TcpStream::connect(to) {
+                carry(client, server);
+            }
+        }
+    });
+    address
+}
+
 pub(crate) struct Forger {
     address: SocketAddr,
 }
@@ -51,17 +68,7 @@ impl Forger {
     /// One on a free port, before this address. On a connection that asks for it, this percentage of
     /// the replies is lost, doubled, replaced or preceded by another.
     pub(crate) fn before(to: SocketAddr, percent: u64) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        // Ends with the process.
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let Ok(server) = TcpStream::connect(to) else {
-                    continue;
-                };
-                carry(client, server, percent);
-            }
-        });
+        let address = listen_before(to, move |client, server| carry(client, server, percent));
         Self { address }
     }
 

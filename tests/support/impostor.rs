@@ -3,9 +3,11 @@
 
 use std::{
     io::{Read, Write},
-    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     thread,
 };
+
+use super::forger::listen_before;
 
 /// The replication section of a Redis without replicas, and that of a KeyDB that is one of several masters.
 pub(crate) const ACTIVE_REPLICA: (&str, &str) = (
@@ -33,18 +35,10 @@ impl Impostor {
     /// One on a free port, before this address, that replaces the first words by the second.
     pub(crate) fn before(to: SocketAddr, words: (&'static str, &'static str)) -> Self {
         assert_eq!(words.0.len(), words.1.len());
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        // Ends with the process.
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let Ok(server) = TcpStream::connect(to) else {
-                    continue;
-                };
-                let (from, back) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                thread::spawn(move || carry(from, server, None));
-                thread::spawn(move || carry(back, client, Some(words)));
-            }
+        let address = listen_before(to, move |client, server| {
+            let (from, back) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            thread::spawn(move || carry(from, server, None));
+            thread::spawn(move || carry(back, client, Some(words)));
         });
         Self { address }
     }

@@ -55,7 +55,7 @@ impl Spent {
     }
 }
 
-/// They need the machine for themselves, and take long: `tests/soak` runs them.
+/// They need the machine for themselves, and take long. `tests/soak` names the commands.
 mod soak {
     use super::*;
 

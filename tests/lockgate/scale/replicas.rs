@@ -27,36 +27,40 @@ struct Turn {
     cpu_micros: f64,
 }
 
-#[test]
-#[ignore = "takes the machine for half a minute; tests/soak runs it"]
-fn acknowledged_cycles_cost_little() {
-    let _machine = Machine::alone();
-    let (master, _replica) = replicated();
-    let gate = Lockgate::in_front_of(&master);
-    let mut clients = gate.clients(CLIENTS);
-    turn(&mut clients, &master, "");
-    let mut ratios = Vec::new();
-    for _ in 0..PAIRS {
-        let without = turn(&mut clients, &master, "");
-        let with = turn(&mut clients, &master, " REPLICAS 1");
-        let ratio = (
-            with.rate / without.rate,
-            with.cpu_micros / without.cpu_micros,
-        );
-        report(&format!(
-            "{:.0} cycles/s at {:.1} µs of Redis, with REPLICAS 1 {:.0} at {:.1} µs: {:.2} and {:.2} times",
-            without.rate, without.cpu_micros, with.rate, with.cpu_micros, ratio.0, ratio.1
-        ));
-        ratios.push(ratio);
+/// It needs the machine for itself: `tests/soak` runs it.
+mod soak {
+    use super::*;
+
+    #[test]
+    fn acknowledged_cycles_cost_little() {
+        let _machine = Machine::alone();
+        let (master, _replica) = replicated();
+        let gate = Lockgate::in_front_of(&master);
+        let mut clients = gate.clients(CLIENTS);
+        turn(&mut clients, &master, "");
+        let mut ratios = Vec::new();
+        for _ in 0..PAIRS {
+            let without = turn(&mut clients, &master, "");
+            let with = turn(&mut clients, &master, " REPLICAS 1");
+            let ratio = (
+                with.rate / without.rate,
+                with.cpu_micros / without.cpu_micros,
+            );
+            report(&format!(
+                "{:.0} cycles/s at {:.1} µs of Redis, with REPLICAS 1 {:.0} at {:.1} µs: {:.2} and {:.2} times",
+                without.rate, without.cpu_micros, with.rate, with.cpu_micros, ratio.0, ratio.1
+            ));
+            ratios.push(ratio);
+        }
+        let median = |of: fn(&(f64, f64)) -> f64| {
+            let mut all: Vec<_> = ratios.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        let (cycles, cpu) = (median(|it| it.0), median(|it| it.1));
+        assert!(cycles >= LEAST_CYCLES, "{cycles:.2} times the cycles");
+        assert!(cpu <= MOST_CPU, "{cpu:.2} times the work of Redis");
     }
-    let median = |of: fn(&(f64, f64)) -> f64| {
-        let mut all: Vec<_> = ratios.iter().map(of).collect();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
-    };
-    let (cycles, cpu) = (median(|it| it.0), median(|it| it.1));
-    assert!(cycles >= LEAST_CYCLES, "{cycles:.2} times the cycles");
-    assert!(cpu <= MOST_CPU, "{cpu:.2} times the work of Redis");
 }
 
 fn turn(clients: &mut [Client], redis: &RedisServer, options: &str) -> Turn {
