@@ -8,6 +8,7 @@
 //! - `handshake`: the socket, and the handshake on it; `credentials`: its `AUTH`.
 //! - `server_probe`: a look at the server, to tell whether it is still the one that clients were connected to.
 //! - `can_lock`: whether Redis takes locks; `readiness`: the probe that finds out.
+//! - `server_info`: what `INFO` says of a server.
 //! - `auth_probe`: verifies clients' credentials, on a connection of its own; `claims`: the queue in front of it.
 //! - `reconnector`: opens a new link whenever one breaks.
 //! - `acker`: waits until replicas acknowledge what a link granted.
@@ -58,6 +59,7 @@ mod link;
 mod readiness;
 mod reconnector;
 mod scripts;
+mod server_info;
 mod server_probe;
 pub mod settings;
 
