@@ -122,6 +122,19 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Returns the name of the lock that the command is about.
+    pub(crate) fn key(&self) -> Option<&Bytes> {
+        match self {
+            Self::Lock { key, .. }
+            | Self::Relock { key, .. }
+            | Self::Unlock { key, .. }
+            | Self::LockInfo { key } => Some(key),
+            Self::Locks { .. } => None,
+        }
+    }
+}
+
 /// The bounds on lock commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {

@@ -305,6 +305,12 @@ impl Gate {
         entry.is_some_and(|entry| entry.queue.keeps_place(user, token))
     }
 
+    /// Returns whether a request only waits: no request to the store is on its way for it.
+    fn is_queued(&self, name: &LockName, request: RequestId) -> bool {
+        let entry = self.queues.get(name);
+        entry.is_some_and(|entry| entry.queue.is_queued(request))
+    }
+
     /// Returns the token that holds the lock under a lease of this instance, as far as it knows, and how many
     /// milliseconds that lease lasts at least.
     pub fn holder(&self, name: &LockName) -> Option<(Token, u64)> {

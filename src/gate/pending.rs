@@ -108,6 +108,12 @@ impl Pending {
         self.whose.tell(Event::StopWaiting { request });
     }
 
+    /// Returns whether a `LOCK` only waits: no request to the store is on its way for it.
+    pub fn is_queued(&self) -> bool {
+        let gate = self.whose.gate.upgrade();
+        gate.is_some_and(|gate| gate.is_queued(&self.whose.name, self.request))
+    }
+
     /// Reports that an `UNLOCK` of the lock with this token waits behind this `LOCK` on the same connection.
     pub fn unlock_behind(&self, held_by: Token) {
         let request = self.request;

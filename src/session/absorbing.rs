@@ -15,8 +15,9 @@ use tracing::{info, warn};
 
 use super::{
     Session, answer,
+    lookahead::{Early, Started},
     peers::Place,
-    turn::{Running, Turn, Waiting},
+    turn::{Passable, Running, Turn},
 };
 use crate::{
     absorb::{Ask, Equal, Rules, Shape, Treatment},
@@ -161,15 +162,14 @@ impl Session {
         self.is_shared |= !self.requests.inbox.is_empty();
         self.turn = match self.requests.lookahead.turn(absorbed.frame.len()) {
             // It overtook: its answer has arrived or is on its way.
-            Some(pending) => {
+            Some(Started {
+                reply: Early::Pending(pending),
+                ..
+            }) => {
                 self.hides_reply = self.backend.hides_reply();
-                Turn::Running(Running {
-                    pending,
-                    waiting: None,
-                    absorbed: Some(Box::new(absorbed)),
-                })
+                Turn::Running(Running::alone(pending, Some(Box::new(absorbed))))
             }
-            None => Turn::Next(Front::Absorbed(Box::new(absorbed))),
+            _ => Turn::Next(Front::Absorbed(Box::new(absorbed))),
         };
     }
 
@@ -316,11 +316,7 @@ impl Session {
         } = &absorbed.shape.ask
         else {
             self.turn = match self.start_absorbed(&absorbed.shape) {
-                Some(pending) => Turn::Running(Running {
-                    pending,
-                    waiting: None,
-                    absorbed: Some(absorbed),
-                }),
+                Some(pending) => Turn::Running(Running::alone(pending, Some(absorbed))),
                 None => return self.fall_open(&absorbed, None),
             };
             return;
@@ -353,12 +349,7 @@ impl Session {
         let pending = self.shared.gate.lock(&self.who, name, &wish);
         self.turn = Turn::Running(Running {
             pending,
-            waiting: parks.then_some(Waiting {
-                key,
-                token: Some(token),
-                looked: false,
-                stopped: false,
-            }),
+            passable: parks.then(|| Passable::new(key, Some(token), true)),
             absorbed: Some(absorbed),
         });
     }
@@ -516,7 +507,7 @@ impl Session {
     /// Ends the parking of an attempt, at shutdown. Returns whether there was one.
     pub(super) fn end_parking(&mut self) -> bool {
         if let Turn::Running(Running {
-            waiting: Some(_),
+            passable: Some(_),
             absorbed: absorbed @ Some(_),
             ..
         }) = &mut self.turn

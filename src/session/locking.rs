@@ -15,17 +15,17 @@ use super::{
     answer,
     lifecycle::Stage,
     requests::Frame,
-    turn::{Running, Turn, Waiting},
+    turn::{Running, Turn},
 };
 use crate::{
     clock,
     command::{Command, CommandError, parse},
     error::{self, SHUTDOWN},
-    gate::{Answer, Extension, Grant, LockOptions, Pending},
+    gate::{Answer, Extension, Grant, LockOptions, Mailbox, Pending},
     limits::{LOCK_COMMAND_ARGUMENTS, LOOKED_AT_ONCE},
     lock::{ConnectionId, Refusal, Time, Token},
     resp::{Protocol, arguments},
-    session::lookahead::{Lookahead, Reader, Request},
+    session::lookahead::{AtFront, Lookahead, Reader, Request},
     store::LockName,
     telemetry::metrics::{absorb::EarlyEnd, locks},
 };
@@ -75,13 +75,15 @@ impl Session {
             self.check_session(&command)?;
         }
         self.turn = match command {
-            Command::Lock { .. } => self.lock(command),
+            Command::Lock { session, .. } => {
+                let mailbox = session.then(|| self.bound_leases.mailbox());
+                match self.acquire(&command, mailbox) {
+                    Some(pending) => Turn::Running(Running::new(pending, command)),
+                    None => Turn::Open,
+                }
+            }
             Command::Unlock { .. } | Command::Relock { .. } => match self.start(&command) {
-                Some(pending) => Turn::Running(Running {
-                    pending,
-                    waiting: None,
-                    absorbed: None,
-                }),
+                Some(pending) => Turn::Running(Running::new(pending, command)),
                 None => {
                     let metrics = self.shared.gate.metrics();
                     metrics.answered_at_once(match command {
@@ -164,7 +166,8 @@ impl Session {
         }
     }
 
-    fn lock(&mut self, command: Command) -> Turn {
+    /// Requests the lock for a `LOCK` or a `TRYLOCK`; `None` for any other command.
+    fn acquire(&self, command: &Command, mailbox: Option<Mailbox>) -> Option<Pending> {
         let Command::Lock {
             key,
             token,
@@ -176,7 +179,7 @@ impl Session {
             replicas,
         } = command
         else {
-            return Turn::Open;
+            return None;
         };
         let least_ms = match session {
             true => self.shared.min_session_lease_ms,
@@ -187,38 +190,31 @@ impl Session {
             asked_at: self.asked_at(),
             token: token.clone(),
             lease_ms,
-            wait_ms,
-            try_only,
-            fence,
-            session: session.then(|| self.bound_leases.mailbox()),
+            wait_ms: *wait_ms,
+            try_only: *try_only,
+            fence: *fence,
+            session: mailbox,
             replicas: replicas.unwrap_or(self.shared.default_replicas),
             connection: ConnectionId(self.id),
             attempt: None,
         };
-        let pending = self
-            .shared
-            .gate
-            .lock(&self.who, self.name(key.clone()), &wish);
-        let waiting = (!try_only).then_some(Waiting {
-            key,
-            token,
-            looked: false,
-            stopped: false,
-        });
-        Turn::Running(Running {
-            pending,
-            waiting,
-            absorbed: None,
-        })
+        let name = self.name(key.clone());
+        Some(self.shared.gate.lock(&self.who, name, &wish))
     }
 
-    /// Starts a release or an extension that stands behind other commands. `None`: it is not for the gate, or not before
-    /// the client has been checked again.
+    /// Starts a command that stands behind other lock commands. `None`: it is not for the gate, or has to wait for its
+    /// turn.
     fn start_kept(&self, request: &Request) -> Option<Pending> {
         if self.recheck.is_some() && !request.releases() {
             return None;
         }
         match request {
+            Request::Command(command @ Command::Lock { key, .. }) => {
+                let may = self.is_admitted()
+                    && !self.draining
+                    && !self.shared.gate.is_reserved(&self.name(key.clone()));
+                may.then(|| self.acquire(command, None)).flatten()
+            }
             Request::Command(command) => self.start(command),
             Request::Absorbed(shape) => self.start_absorbed(shape),
         }
@@ -274,7 +270,7 @@ impl Session {
     pub(super) fn await_gate(&mut self, cx: &mut Context<'_>, mut running: Running) -> bool {
         if let Poll::Ready(answer) = Pin::new(&mut running.pending).poll(cx) {
             // Redis executes what stands behind a command of its own although its client closed.
-            let waited = running.waiting.is_some() && running.absorbed.is_none();
+            let waited = running.waits() && running.absorbed.is_none();
             if self.stage != Stage::Open && waited && !matches!(answer, Answer::Granted(_)) {
                 self.abandon();
             } else {
@@ -283,7 +279,14 @@ impl Session {
             return true;
         }
         let mut moved = false;
-        if let Some(waiting) = &mut running.waiting {
+        if running.waits() && self.requests.lookahead.poll_acquisitions(cx) {
+            if let Poll::Ready(answer) = Pin::new(&mut running.pending).poll(cx) {
+                self.turn = Turn::Answered(answer, running.absorbed);
+                return true;
+            }
+            self.requests.lookahead.withdraw_acquisitions();
+        }
+        if let Some(passable) = &mut running.passable {
             // Other sessions run between two scans.
             let some = self.requests.lookahead.len() + LOOKED_AT_ONCE;
             let rules = self.shared.live.absorb();
@@ -298,17 +301,22 @@ impl Session {
                 some.min(self.shared.limits.pipelined_commands),
             );
             self.yields |= moved;
-            if moved || !waiting.looked {
-                let anew = !std::mem::replace(&mut waiting.looked, true);
+            if moved || !passable.looked {
+                let anew = !std::mem::replace(&mut passable.looked, true);
                 let mut lookahead = std::mem::take(&mut self.requests.lookahead);
+                let is_own = running.absorbed.is_none();
+                let front = AtFront {
+                    key: &passable.key,
+                    token: passable.token.as_ref(),
+                    holds_up: !is_own || passable.waits && running.pending.is_queued(),
+                };
                 lookahead.overtake(
-                    &waiting.key,
-                    waiting.token.as_ref(),
+                    &front,
                     anew,
                     |request| self.start_kept(request),
                     |token| {
                         // What stands behind an attempt ends its parking.
-                        if running.absorbed.is_none() {
+                        if is_own && passable.waits {
                             running.pending.unlock_behind(token.clone());
                         }
                     },
@@ -322,13 +330,14 @@ impl Session {
                 _ => None,
             };
             if let Some(why) = why
-                && !waiting.stopped
+                && passable.waits
+                && !passable.stopped
             {
                 if running.absorbed.is_some() {
                     self.is_shared |= why == EarlyEnd::Behind;
                     self.ended_early(why);
                 }
-                waiting.stopped = true;
+                passable.stopped = true;
                 running.pending.stop_waiting();
                 moved = true;
             }

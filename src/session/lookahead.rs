@@ -1,15 +1,24 @@
-//! A scan of the commands that a client sent behind a waiting `LOCK`.
+//! A scan of the commands that a client sent behind a lock command without a reply.
 //!
-//! The session keeps these commands and does not run them. But a client that shares one connection between
-//! tasks would then lock itself out: the `UNLOCK` of the holding task stands behind the `LOCK` of the waiting
-//! task. So an `UNLOCK` or `RELOCK` overtakes if only lock commands stand before it and none of them names
-//! its key and token. Nothing overtakes ordinary commands: they belong to the critical section. An `UNLOCK`
-//! behind one can run only after the `LOCK` is answered. If its token holds the same lock, that is a
-//! deadlock, and the queue is notified.
+//! The session keeps these commands, and writes their replies in their order. It starts some of them before their
+//! turn, if only lock commands stand before them:
+//!
+//! - **`UNLOCK` and `RELOCK`**, if none of the commands before it names its key and token. A client that shares one
+//!   connection between tasks would lock itself out otherwise: the `UNLOCK` of the holding task stands behind the
+//!   `LOCK` of the waiting task.
+//! - **`LOCK` and `TRYLOCK`**, if none of the commands before it names its key, and no `LOCK` before it waits. So the
+//!   lock commands of one connection travel to Redis together. A connection acquires its locks in the order in which
+//!   it sent the commands: where a `LOCK` turns out to wait, the session withdraws the acquisitions behind it, and
+//!   starts them again in their turn. Clients that lock several keys in one order stay free of deadlocks.
+//!
+//! Nothing overtakes ordinary commands: they belong to the critical section. An `UNLOCK` behind one can run only
+//! after the `LOCK` is answered. If its token holds the same lock, that is a deadlock, and the queue is notified.
 
 use std::{
     collections::{HashSet, VecDeque},
     hash::{BuildHasher, RandomState},
+    pin::Pin,
+    task::{Context, Poll},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -18,13 +27,13 @@ use super::absorbing::recognise;
 use crate::{
     absorb::{Ask, Rules, Shape},
     command::{Bounds, Command, Verb, parse},
-    gate::Pending,
+    gate::{Answer, Pending},
     limits::{LOCK_COMMAND_ARGUMENTS, LOCK_COMMAND_BYTES},
     lock::Token,
     resp::{RequestScanner, Step, arguments},
 };
 
-/// The kept commands behind the waiting one, in their order. Empty, and without memory, for nearly every
+/// The kept commands behind the one at the front, in their order. Empty, and without memory, for nearly every
 /// client at nearly every time.
 #[derive(Debug, Default)]
 pub(crate) struct Lookahead(Option<Box<Behind>>);
@@ -39,8 +48,11 @@ struct Behind {
     commands: VecDeque<Kept>,
     /// Later commands cannot be interpreted before the kept ones have run.
     opaque: bool,
-    /// Kept `UNLOCK`s and `RELOCK`s that did not overtake. At zero, nothing is judged.
+    /// Kept `UNLOCK`s and `RELOCK`s that were not started.
     returns: usize,
+    /// Kept `LOCK`s and `TRYLOCK`s that were not started, and that were.
+    acquisitions: usize,
+    started_acquisitions: usize,
     judged: Judged,
     hasher: RandomState,
 }
@@ -54,11 +66,34 @@ enum Kept {
     Lock {
         /// The request. `None`: it is invalid, and gets its error in its turn.
         request: Option<Request>,
+        /// The hash of its lock, where it is valid.
+        lock: Option<u64>,
         /// The hash of its lock and token, where it names both.
         own: Option<u64>,
-        /// The pending reply of a command that overtook. It is written in its turn.
-        started: Option<Box<Pending>>,
+        /// The reply to a command that was started. It is written in its turn.
+        started: Option<Box<Early>>,
     },
+}
+
+/// The reply to a command that was started before its turn.
+#[derive(Debug)]
+pub(crate) enum Early {
+    Pending(Pending),
+    Answered(Answer),
+}
+
+/// A command that was started before its turn, in its turn.
+pub(crate) struct Started {
+    pub(crate) reply: Early,
+    pub(super) request: Option<Request>,
+}
+
+/// The command at the front, whose reply is pending.
+pub(super) struct AtFront<'a> {
+    pub(super) key: &'a Bytes,
+    pub(super) token: Option<&'a Token>,
+    /// No acquisition behind it starts before its reply.
+    pub(super) holds_up: bool,
 }
 
 /// A request about a lock.
@@ -78,17 +113,23 @@ pub(super) struct Reader<'a> {
     pub(super) database: u32,
 }
 
-/// The decisions on which commands may overtake. Each is made once, however many commands arrive: the
-/// commands before it change only when the waiting one does.
+/// The decisions on which commands may start before their turn. Each is made once, however many commands arrive: the
+/// commands before it change only when the one at the front does.
+///
+/// The hashes are keyed and have 64 bits: a collision only preserves the order of two commands.
 #[derive(Debug, Default)]
 struct Judged {
     /// Number of kept commands judged.
     count: usize,
-    /// Hashes of the lock and token of the waiting command and of those judged commands that did not
-    /// overtake. The hashes are keyed and have 64 bits: a collision only preserves the order of two commands.
+    /// Hashes of the lock and token of the command at the front and of those judged commands that a release or an
+    /// extension must not overtake.
     own: HashSet<u64>,
+    /// Hashes of the locks of the command at the front and of the judged commands.
+    locks: HashSet<u64>,
     /// An ordinary command is among the judged ones.
     ordinary: bool,
+    /// An acquisition among the judged commands did not start, so none behind it does.
+    holds_up: bool,
 }
 
 impl Lookahead {
@@ -128,12 +169,11 @@ impl Lookahead {
         self.0.get_or_insert_default().status(inbox, reader, most)
     }
 
-    /// Starts the commands that may overtake the waiting `LOCK` of `key` with `token`, and calls `tell` for
-    /// each `UNLOCK` of the same lock that may not. `anew`: this `LOCK` has just begun to wait.
+    /// Starts the commands that may start before the reply to the command at the front, and calls `tell` for each
+    /// `UNLOCK` of the same lock that may not. `anew`: the command has just come to the front.
     pub(crate) fn overtake(
         &mut self,
-        key: &Bytes,
-        token: Option<&Token>,
+        front: &AtFront<'_>,
         anew: bool,
         start: impl FnMut(&Request) -> Option<Pending>,
         tell: impl FnMut(&Token),
@@ -142,27 +182,30 @@ impl Lookahead {
             if anew {
                 behind.judged = Judged::default();
             }
-            behind.overtake(key, token, start, tell);
+            behind.overtake(front, start, tell);
         }
     }
 
-    /// Advances to the client's next command, which has `frame_bytes` bytes. Returns its pending reply if it
-    /// overtook.
-    pub(crate) fn turn(&mut self, frame_bytes: usize) -> Option<Pending> {
+    /// Polls the acquisitions that were started. Returns whether one of them is answered.
+    pub(crate) fn poll_acquisitions(&mut self, cx: &mut Context<'_>) -> bool {
+        self.0
+            .as_mut()
+            .is_some_and(|behind| behind.poll_acquisitions(cx))
+    }
+
+    /// Withdraws the acquisitions that were started: the `LOCK` at the front waits. What was granted is taken back.
+    pub(crate) fn withdraw_acquisitions(&mut self) {
+        if let Some(behind) = &mut self.0 {
+            behind.withdraw_acquisitions();
+        }
+    }
+
+    /// Advances to the client's next command, which has `frame_bytes` bytes. Returns it if it was started.
+    pub(crate) fn turn(&mut self, frame_bytes: usize) -> Option<Started> {
         let behind = self.0.as_mut()?;
         let kept = behind.commands.pop_front();
         behind.passed(frame_bytes);
-        let started = match kept {
-            Some(Kept::Lock {
-                started: Some(pending),
-                ..
-            }) => Some(*pending),
-            Some(kept) => {
-                behind.returns -= usize::from(kept.returns());
-                None
-            }
-            None => None,
-        };
+        let started = kept.and_then(|kept| behind.count_out(kept));
         if behind.commands.is_empty() {
             self.0 = None;
         }
@@ -251,9 +294,14 @@ impl Behind {
     fn keep(&mut self, frame: &[u8], reader: &Reader<'_>) {
         let kept = match reader.request(&self.scanner, frame) {
             Some(request) => {
-                let own = request.as_ref().and_then(Request::whose);
+                let hash = |it: &Request| {
+                    let own = it.whose().map(|own| self.hasher.hash_one(own));
+                    (it.key().map(|key| self.hasher.hash_one(key)), own)
+                };
+                let (lock, own) = request.as_ref().map_or((None, None), hash);
                 Kept::Lock {
-                    own: own.map(|own| self.hasher.hash_one(own)),
+                    lock,
+                    own,
                     request,
                     started: None,
                 }
@@ -263,27 +311,61 @@ impl Behind {
                 Kept::Ordinary
             }
         };
-        self.returns += usize::from(kept.returns());
+        match kept.kind() {
+            Some(Kind::Return) => self.returns += 1,
+            Some(Kind::Acquisition) => self.acquisitions += 1,
+            None => {}
+        }
         self.commands.push_back(kept);
+    }
+
+    /// Removes a command that left from the counts. Returns it if it was started.
+    fn count_out(&mut self, kept: Kept) -> Option<Started> {
+        let kind = kept.kind();
+        let (request, started) = match kept {
+            Kept::Ordinary => return None,
+            Kept::Lock {
+                request, started, ..
+            } => (request, started),
+        };
+        let count = match (kind, &started) {
+            (Some(Kind::Acquisition), Some(_)) => &mut self.started_acquisitions,
+            (Some(Kind::Acquisition), None) => &mut self.acquisitions,
+            (Some(Kind::Return), None) => &mut self.returns,
+            (Some(Kind::Return), Some(_)) | (None, _) => &mut 0,
+        };
+        *count = count.saturating_sub(1);
+        started.map(|reply| Started {
+            reply: *reply,
+            request,
+        })
     }
 
     fn overtake(
         &mut self,
-        key: &Bytes,
-        token: Option<&Token>,
+        front: &AtFront<'_>,
         mut start: impl FnMut(&Request) -> Option<Pending>,
         mut tell: impl FnMut(&Token),
     ) {
-        if self.returns == 0 {
+        if self.returns == 0 && (self.acquisitions == 0 || front.holds_up) {
             return;
         }
         let judged = &mut self.judged;
-        let waiting = token.map(|token| self.hasher.hash_one((key, token)));
-        judged.own.extend(waiting);
+        let own = front
+            .token
+            .map(|token| self.hasher.hash_one((front.key, token)));
+        judged.own.extend(own);
+        judged.locks.insert(self.hasher.hash_one(front.key));
+        judged.holds_up |= front.holds_up;
         for kept in self.commands.range_mut(judged.count..) {
-            let returns = kept.returns();
+            if self.returns == 0 && (self.acquisitions == 0 || judged.holds_up) {
+                return;
+            }
+            judged.count += 1;
+            let kind = kept.kind();
             let Kept::Lock {
                 request: Some(request),
+                lock,
                 own,
                 started,
             } = kept
@@ -291,23 +373,72 @@ impl Behind {
                 judged.ordinary |= matches!(kept, Kept::Ordinary);
                 continue;
             };
-            let (Some(own), Some((its_key, its_token))) = (*own, request.whose()) else {
-                continue;
-            };
-            if returns && started.is_none() {
-                if !judged.ordinary && !judged.own.contains(&own) {
-                    *started = start(request).map(Box::new);
-                    self.returns -= usize::from(started.is_some());
-                } else if its_key == key && Some(its_token) != token {
-                    tell(its_token);
+            let is_first = lock.is_none_or(|lock| judged.locks.insert(lock));
+            let owns_first = own.is_none_or(|own| !judged.own.contains(&own));
+            match kind {
+                Some(Kind::Return) if started.is_none() => {
+                    if !judged.ordinary && owns_first {
+                        *started = start(request).map(|it| Box::new(Early::Pending(it)));
+                        self.returns -= usize::from(started.is_some());
+                    } else if let Some((key, token)) = request.whose()
+                        && key == front.key
+                        && Some(token) != front.token
+                    {
+                        tell(token);
+                    }
                 }
+                Some(Kind::Acquisition) if started.is_none() => {
+                    if !judged.ordinary && !judged.holds_up && is_first {
+                        *started = start(request).map(|it| Box::new(Early::Pending(it)));
+                        self.started_acquisitions += usize::from(started.is_some());
+                        self.acquisitions -= usize::from(started.is_some());
+                    }
+                    judged.holds_up |= match started.as_deref() {
+                        Some(Early::Pending(pending)) => pending.is_queued(),
+                        Some(Early::Answered(_)) => false,
+                        None => true,
+                    };
+                }
+                Some(_) => {}
+                // It shows the state of its own lock alone.
+                None if matches!(request, Request::Command(Command::LockInfo { .. })) => {}
+                None => judged.holds_up = true,
             }
-            // A command that overtook is first at the gate, too.
-            if started.is_none() {
-                judged.own.insert(own);
+            // A release or an extension that was started is first at the gate, too.
+            if kind != Some(Kind::Return) || started.is_none() {
+                judged.own.extend(*own);
             }
         }
-        judged.count = self.commands.len();
+    }
+
+    fn poll_acquisitions(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.started_acquisitions == 0 {
+            return false;
+        }
+        let mut answered = false;
+        for kept in &mut self.commands {
+            if let Some(early) = kept.started_acquisition() {
+                if let Early::Pending(pending) = &mut **early
+                    && let Poll::Ready(answer) = Pin::new(pending).poll(cx)
+                {
+                    **early = Early::Answered(answer);
+                }
+                answered |= matches!(**early, Early::Answered(_));
+            }
+        }
+        answered
+    }
+
+    fn withdraw_acquisitions(&mut self) {
+        self.judged.holds_up = true;
+        self.acquisitions += std::mem::take(&mut self.started_acquisitions);
+        for kept in &mut self.commands {
+            if kept.started_acquisition().is_some()
+                && let Kept::Lock { started, .. } = kept
+            {
+                *started = None;
+            }
+        }
     }
 
     /// Records that bytes left the inbox.
@@ -318,29 +449,56 @@ impl Behind {
     }
 }
 
+/// What a kept command does with its lock, if it may start before its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// `UNLOCK` or `RELOCK`, or the same in a command of Redis's own.
+    Return,
+    /// `LOCK` or `TRYLOCK`, without `SESSION`.
+    Acquisition,
+}
+
 impl Kept {
-    /// Returns whether it is an `UNLOCK` or `RELOCK`, or the same in a command of Redis's own.
-    fn returns(&self) -> bool {
+    fn kind(&self) -> Option<Kind> {
         let Self::Lock {
             request: Some(request),
             ..
         } = self
         else {
-            return false;
+            return None;
         };
-        let extends = matches!(
-            request,
-            Request::Command(Command::Relock { .. })
-                | Request::Absorbed(Shape {
-                    ask: Ask::Extend { .. },
-                    ..
-                })
-        );
-        extends || request.releases()
+        match request {
+            Request::Command(Command::Unlock { .. } | Command::Relock { .. }) => Some(Kind::Return),
+            Request::Command(Command::Lock { session: false, .. }) => Some(Kind::Acquisition),
+            Request::Absorbed(Shape {
+                ask: Ask::Release { .. } | Ask::Extend { .. },
+                ..
+            }) => Some(Kind::Return),
+            _ => None,
+        }
+    }
+
+    /// Returns the reply to an acquisition that was started.
+    fn started_acquisition(&mut self) -> Option<&mut Box<Early>> {
+        if self.kind() != Some(Kind::Acquisition) {
+            return None;
+        }
+        match self {
+            Self::Lock { started, .. } => started.as_mut(),
+            Self::Ordinary => None,
+        }
     }
 }
 
 impl Request {
+    /// Returns the lock that the request names.
+    fn key(&self) -> Option<&Bytes> {
+        match self {
+            Self::Command(command) => command.key(),
+            Self::Absorbed(shape) => Some(&shape.key),
+        }
+    }
+
     /// Returns the lock and the token that the request names.
     fn whose(&self) -> Option<(&Bytes, &Token)> {
         match self {

@@ -12,6 +12,7 @@ use tracing::warn;
 use super::{
     Session,
     absorbing::Front,
+    lookahead::{Early, Request},
     requests::{Frame, Requests},
     turn::{Running, Turn},
 };
@@ -436,14 +437,16 @@ impl Session {
     fn lock_command(&mut self) {
         let frame = self.take_frame();
         self.turn = match self.requests.lookahead.turn(frame.len()) {
-            // It overtook: its answer has arrived or is on its way.
-            Some(pending) => {
+            // Its answer has arrived or is on its way.
+            Some(started) => {
                 self.hides_reply = self.backend.hides_reply();
-                Turn::Running(Running {
-                    pending,
-                    waiting: None,
-                    absorbed: None,
-                })
+                match (started.reply, started.request) {
+                    (Early::Answered(answer), _) => Turn::Answered(answer, None),
+                    (Early::Pending(pending), Some(Request::Command(command))) => {
+                        Turn::Running(Running::new(pending, command))
+                    }
+                    (Early::Pending(pending), _) => Turn::Running(Running::alone(pending, None)),
+                }
             }
             None => Turn::Next(Front::Own(frame)),
         };

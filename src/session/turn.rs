@@ -11,6 +11,7 @@ use super::{
     answer,
 };
 use crate::{
+    command::Command,
     gate::{Answer, Info, Pending},
     lock::Token,
     store::Later,
@@ -47,19 +48,71 @@ pub(super) enum Turn {
 
 pub(super) struct Running {
     pub(super) pending: Pending,
-    /// Set for a `LOCK`, which may wait, and for a parked attempt.
-    pub(super) waiting: Option<Waiting>,
+    /// Set where commands behind it may start before its reply.
+    pub(super) passable: Option<Passable>,
     /// Set for a command of Redis's own.
     pub(super) absorbed: Option<Box<Absorbed>>,
 }
 
-pub(super) struct Waiting {
+/// A lock command, or a parked attempt, behind which other commands may start.
+pub(super) struct Passable {
     pub(super) key: Bytes,
     pub(super) token: Option<Token>,
-    /// The commands behind it were scanned when it began to wait.
+    /// It is a `LOCK` or a parked attempt.
+    pub(super) waits: bool,
+    /// The commands behind it were judged when it came to the front.
     pub(super) looked: bool,
     /// The gate was notified that the client has closed.
     pub(super) stopped: bool,
+}
+
+impl Running {
+    /// A command at the gate, behind which no other starts.
+    pub(super) fn alone(pending: Pending, absorbed: Option<Box<Absorbed>>) -> Self {
+        Self {
+            pending,
+            passable: None,
+            absorbed,
+        }
+    }
+
+    /// A lock command at the gate.
+    pub(super) fn new(pending: Pending, command: Command) -> Self {
+        let passable = match command {
+            Command::Lock {
+                key,
+                token,
+                try_only,
+                ..
+            } => Some(Passable::new(key, token, !try_only)),
+            Command::Unlock { key, token } | Command::Relock { key, token, .. } => {
+                Some(Passable::new(key, Some(token), false))
+            }
+            Command::LockInfo { .. } | Command::Locks { .. } => None,
+        };
+        Self {
+            pending,
+            passable,
+            absorbed: None,
+        }
+    }
+
+    /// Returns whether it may wait for a lock: it is a `LOCK` or a parked attempt.
+    pub(super) fn waits(&self) -> bool {
+        self.passable.as_ref().is_some_and(|it| it.waits)
+    }
+}
+
+impl Passable {
+    pub(super) fn new(key: Bytes, token: Option<Token>, waits: bool) -> Self {
+        Self {
+            key,
+            token,
+            waits,
+            looked: false,
+            stopped: false,
+        }
+    }
 }
 
 impl Session {
@@ -152,7 +205,7 @@ impl Session {
     /// Returns whether a `LOCK` waits.
     pub(super) fn is_waiting(&self) -> bool {
         match &self.turn {
-            Turn::Running(running) => running.waiting.is_some() && running.absorbed.is_none(),
+            Turn::Running(running) => running.waits() && running.absorbed.is_none(),
             Turn::AuthPending(auth_pending) => auth_pending.is_waiting(),
             _ => false,
         }

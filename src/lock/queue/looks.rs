@@ -29,6 +29,13 @@ impl Queue {
         (asked_ms, self.trouble.as_ref())
     }
 
+    /// Returns whether this request waits, and the store request in flight is not for it.
+    pub fn is_queued(&self, request: RequestId) -> bool {
+        let place = self.waiters.of_request(request);
+        let served = self.in_flight.as_ref().and_then(|it| self.served_by(it));
+        place.is_some() && place != served
+    }
+
     /// Returns whether a place is kept for the next attempt with this token.
     pub fn keeps_place(&self, user: UserId, token: &Token) -> bool {
         self.waiters.kept_until(user, token).is_some()
