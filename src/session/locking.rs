@@ -279,13 +279,6 @@ impl Session {
             return true;
         }
         let mut moved = false;
-        if running.waits() && self.requests.lookahead.poll_acquisitions(cx) {
-            if let Poll::Ready(answer) = Pin::new(&mut running.pending).poll(cx) {
-                self.turn = Turn::Answered(answer, running.absorbed);
-                return true;
-            }
-            self.requests.lookahead.withdraw_acquisitions();
-        }
         if let Some(passable) = &mut running.passable {
             // Other sessions run between two scans.
             let some = self.requests.lookahead.len() + LOOKED_AT_ONCE;
@@ -341,6 +334,14 @@ impl Session {
                 running.pending.stop_waiting();
                 moved = true;
             }
+        }
+        if running.waits() && self.requests.lookahead.poll_acquisitions(cx) {
+            // Redis replies in order. So this LOCK waits, unless its reply has just come, too.
+            if let Poll::Ready(answer) = Pin::new(&mut running.pending).poll(cx) {
+                self.turn = Turn::Answered(answer, running.absorbed);
+                return true;
+            }
+            self.requests.lookahead.withdraw_acquisitions();
         }
         self.turn = Turn::Running(running);
         // If the answer has arrived meanwhile, the next turn takes it; if not, nothing is done twice.

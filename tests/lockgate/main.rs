@@ -48,6 +48,7 @@ mod relay;
 mod same_token;
 mod scale;
 mod sentinel;
+mod shared_connections;
 mod tls;
 mod two_gates;
 mod unix;
