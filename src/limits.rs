@@ -20,7 +20,7 @@ pub const LOCK_COMMAND_BYTES: usize = 16 * 1024;
 pub const LOCK_COMMAND_ARGUMENTS: usize = 16;
 
 /// Commands kept behind a waiting `LOCK` that lockgate examines before other clients have their turn.
-pub const LOOKED_AT_ONCE: usize = 8;
+pub const LOOKED_AT_ONCE: usize = 32;
 
 /// Commands of one client that Redis has not answered, consecutive ordinary ones counted as one: those that change
 /// the connection, such as `SELECT`, take memory each. At the bound lockgate reads their replies before it relays
