@@ -56,9 +56,17 @@ struct Way {
     witnesses: Vec<Client>,
 }
 
+/// How often a conversation has to show no difference before its first one counts as a late push.
+const REPEATS: usize = 50;
+
+/// More of these, for each pair of servers, are no late pushes.
+const MOST_LATE: usize = 1;
+
 pub(crate) struct Pair {
     direct: Way,
     through: Way,
+    /// The differences taken for late pushes.
+    late: usize,
     _redis: [RedisServer; 2],
     _gate: Lockgate,
 }
@@ -109,16 +117,26 @@ impl Pair {
                 admin,
                 witnesses: witnesses.collect(),
             },
+            late: 0,
             _redis: redis,
             _gate: gate,
         }
     }
 
     /// Where it differs, tells a smallest conversation that does.
+    ///
+    /// An attempt at an absorbed key may be refused after another command freed it, as long as Redis's push is on its
+    /// way (docs/absorb.md). On a busy machine that happens now and then, to no conversation in particular.
     pub(crate) fn check(&mut self, case: &Case) -> Result<(), String> {
         let Some(first) = self.difference(case) else {
             return Ok(());
         };
+        let late = case.is_about_locks() && self.late < MOST_LATE;
+        if late && (0..REPEATS).all(|_| self.difference(case).is_none()) {
+            self.late += 1;
+            println!("seen once in {REPEATS} times, taken for a late push: {first}");
+            return Ok(());
+        }
         let small = shrink(case.clone(), |case| self.difference(case).is_some());
         let difference = self
             .difference(&small)

@@ -98,23 +98,28 @@ fn locks_behind_a_waiting_one_are_not_acquired() {
     Place::each(|place| {
         let (mut holder, mut other, mut shared) = (place.client(), place.client(), place.client());
         assert_eq!(holder.say("LOCK a TOKEN holder"), "holder");
+        let mut monitor = place.redis.as_ref().map(Monitor::start);
         pipeline(
             &mut shared,
             &[
                 "LOCK a TOKEN a",
-                "LOCK b TOKEN b",
-                "TRYLOCK c TOKEN c",
+                "LOCK b TOKEN first-b",
+                "TRYLOCK c TOKEN first-c",
                 "UNLOCK d d",
             ],
         );
         place.gate.awaits_waiters("a", 1);
         assert_eq!(other.say("TRYLOCK b TOKEN other"), "other");
         assert_eq!(other.say("TRYLOCK c TOKEN other"), "other");
+        if let Some(monitor) = &mut monitor {
+            let early = monitor.commands_where(|word| word == "first-b" || word == "first-c");
+            assert!(early.is_empty(), "{early:?}");
+        }
         assert_eq!(holder.say("UNLOCK a holder"), 1);
         assert_eq!(shared.read_reply(), "a");
         place.gate.awaits_waiters("b", 1);
         assert_eq!(other.say("UNLOCK b other"), 1);
-        assert_eq!(shared.read_reply(), "b");
+        assert_eq!(shared.read_reply(), "first-b");
         assert_eq!(shared.read_reply(), Value::Nil, "c is held");
         assert_eq!(shared.read_reply(), 0);
     });
