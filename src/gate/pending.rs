@@ -102,6 +102,16 @@ impl Pending {
         }
     }
 
+    /// Returns the name of the lock.
+    pub fn name(&self) -> &LockName {
+        &self.whose.name
+    }
+
+    /// Returns the token of the request. lockgate made it where the client named none.
+    pub fn token(&self) -> &Token {
+        &self.whose.token
+    }
+
     /// Ends the wait of a `LOCK`: it gets the result of the store request on its way, or nil.
     pub fn stop_waiting(&self) {
         let request = self.request;

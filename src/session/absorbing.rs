@@ -17,7 +17,7 @@ use super::{
     Session, answer,
     lookahead::{Early, Started},
     peers::Place,
-    turn::{Passable, Running, Turn},
+    turn::{Running, Turn},
 };
 use crate::{
     absorb::{Ask, Equal, Rules, Shape, Treatment},
@@ -327,7 +327,7 @@ impl Session {
         let parks = absorbed.parking.is_some();
         let wish = LockOptions {
             asked_at,
-            token: Some(token.clone()),
+            token: Some(token),
             lease_ms,
             wait_ms: Some(match self.connected.is_only() {
                 true => absorbed.park_ms,
@@ -344,13 +344,11 @@ impl Session {
                 returns: absorbed.treatment == Treatment::Park,
             }),
         };
-        let key = absorbed.shape.key.clone();
-        let name = self.name(key.clone());
+        let name = self.name(absorbed.shape.key.clone());
         let pending = self.shared.gate.lock(&self.who, name, &wish);
-        self.turn = Turn::Running(Running {
-            pending,
-            passable: parks.then(|| Passable::new(key, Some(token), true)),
-            absorbed: Some(absorbed),
+        self.turn = Turn::Running(match parks {
+            true => Running::passable(pending, Some(absorbed), true),
+            false => Running::alone(pending, Some(absorbed)),
         });
     }
 

@@ -93,7 +93,7 @@ impl Session {
         }
         let waits = self.waits(&front);
         let patience = waits.unwrap_or(Some(self.shared.timeout));
-        self.turn = Turn::AuthPending(AuthPending {
+        self.turn = Turn::AuthPending(Box::new(AuthPending {
             front,
             admission: self.shared.gate.admits(claim.clone(), patience),
             claim,
@@ -101,13 +101,13 @@ impl Session {
             user: None,
             came_at: clock::now(),
             waits,
-        });
+        }));
     }
 
     pub(super) fn await_admission(
         &mut self,
         cx: &mut Context<'_>,
-        mut auth_pending: AuthPending,
+        mut auth_pending: Box<AuthPending>,
     ) -> bool {
         if !self.may_answer() {
             // The clients behind it in the line do not wait for the rest of Redis's message.

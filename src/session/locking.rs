@@ -75,15 +75,17 @@ impl Session {
             self.check_session(&command)?;
         }
         self.turn = match command {
-            Command::Lock { session, .. } => {
+            Command::Lock {
+                session, try_only, ..
+            } => {
                 let mailbox = session.then(|| self.bound_leases.mailbox());
                 match self.acquire(&command, mailbox) {
-                    Some(pending) => Turn::Running(Running::new(pending, command)),
+                    Some(pending) => Turn::Running(Running::passable(pending, None, !try_only)),
                     None => Turn::Open,
                 }
             }
             Command::Unlock { .. } | Command::Relock { .. } => match self.start(&command) {
-                Some(pending) => Turn::Running(Running::new(pending, command)),
+                Some(pending) => Turn::Running(Running::passable(pending, None, false)),
                 None => {
                     let metrics = self.shared.gate.metrics();
                     metrics.answered_at_once(match command {
@@ -299,8 +301,8 @@ impl Session {
                 let mut lookahead = std::mem::take(&mut self.requests.lookahead);
                 let is_own = running.absorbed.is_none();
                 let front = AtFront {
-                    key: &passable.key,
-                    token: passable.token.as_ref(),
+                    key: &running.pending.name().key,
+                    token: running.pending.token(),
                     holds_up: !is_own || passable.waits && running.pending.is_queued(),
                 };
                 lookahead.overtake(

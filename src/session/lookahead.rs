@@ -91,7 +91,7 @@ pub(crate) struct Started {
 /// The command at the front, whose reply is pending.
 pub(super) struct AtFront<'a> {
     pub(super) key: &'a Bytes,
-    pub(super) token: Option<&'a Token>,
+    pub(super) token: &'a Token,
     /// No acquisition behind it starts before its reply.
     pub(super) holds_up: bool,
 }
@@ -351,10 +351,9 @@ impl Behind {
             return;
         }
         let judged = &mut self.judged;
-        let own = front
-            .token
-            .map(|token| self.hasher.hash_one((front.key, token)));
-        judged.own.extend(own);
+        judged
+            .own
+            .insert(self.hasher.hash_one((front.key, front.token)));
         judged.locks.insert(self.hasher.hash_one(front.key));
         judged.holds_up |= front.holds_up;
         for kept in self.commands.range_mut(judged.count..) {
@@ -382,7 +381,7 @@ impl Behind {
                         self.returns -= usize::from(started.is_some());
                     } else if let Some((key, token)) = request.whose()
                         && key == front.key
-                        && Some(token) != front.token
+                        && token != front.token
                     {
                         tell(token);
                     }
@@ -510,6 +509,17 @@ impl Request {
                 Ask::Delete => None,
             },
         }
+    }
+
+    /// Returns whether it is a `LOCK`.
+    pub(super) fn waits(&self) -> bool {
+        matches!(
+            self,
+            Self::Command(Command::Lock {
+                try_only: false,
+                ..
+            })
+        )
     }
 
     /// Returns whether the request releases a lock.

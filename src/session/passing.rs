@@ -12,7 +12,7 @@ use tracing::warn;
 use super::{
     Session,
     absorbing::Front,
-    lookahead::{Early, Request},
+    lookahead::Early,
     requests::{Frame, Requests},
     turn::{Running, Turn},
 };
@@ -442,10 +442,10 @@ impl Session {
                 self.hides_reply = self.backend.hides_reply();
                 match (started.reply, started.request) {
                     (Early::Answered(answer), _) => Turn::Answered(answer, None),
-                    (Early::Pending(pending), Some(Request::Command(command))) => {
-                        Turn::Running(Running::new(pending, command))
+                    (Early::Pending(pending), request) => {
+                        let waits = request.is_some_and(|request| request.waits());
+                        Turn::Running(Running::passable(pending, None, waits))
                     }
-                    (Early::Pending(pending), _) => Turn::Running(Running::alone(pending, None)),
                 }
             }
             None => Turn::Next(Front::Own(frame)),

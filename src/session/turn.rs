@@ -11,9 +11,7 @@ use super::{
     answer,
 };
 use crate::{
-    command::Command,
     gate::{Answer, Info, Pending},
-    lock::Token,
     store::Later,
 };
 
@@ -27,7 +25,7 @@ pub(super) enum Turn {
     /// The next command, once everything before it is answered.
     Settling,
     /// A lock command whose client the store has to admit first.
-    AuthPending(AuthPending),
+    AuthPending(Box<AuthPending>),
     /// A lock command at the gate.
     Running(Running),
     /// A `LOCKINFO` in progress.
@@ -56,8 +54,6 @@ pub(super) struct Running {
 
 /// A lock command, or a parked attempt, behind which other commands may start.
 pub(super) struct Passable {
-    pub(super) key: Bytes,
-    pub(super) token: Option<Token>,
     /// It is a `LOCK` or a parked attempt.
     pub(super) waits: bool,
     /// The commands behind it were judged when it came to the front.
@@ -76,42 +72,23 @@ impl Running {
         }
     }
 
-    /// A lock command at the gate.
-    pub(super) fn new(pending: Pending, command: Command) -> Self {
-        let passable = match command {
-            Command::Lock {
-                key,
-                token,
-                try_only,
-                ..
-            } => Some(Passable::new(key, token, !try_only)),
-            Command::Unlock { key, token } | Command::Relock { key, token, .. } => {
-                Some(Passable::new(key, Some(token), false))
-            }
-            Command::LockInfo { .. } | Command::Locks { .. } => None,
+    /// A lock command at the gate, or a parked attempt.
+    pub(super) fn passable(pending: Pending, absorbed: Option<Box<Absorbed>>, waits: bool) -> Self {
+        let passable = Passable {
+            waits,
+            looked: false,
+            stopped: false,
         };
         Self {
             pending,
-            passable,
-            absorbed: None,
+            passable: Some(passable),
+            absorbed,
         }
     }
 
     /// Returns whether it may wait for a lock: it is a `LOCK` or a parked attempt.
     pub(super) fn waits(&self) -> bool {
         self.passable.as_ref().is_some_and(|it| it.waits)
-    }
-}
-
-impl Passable {
-    pub(super) fn new(key: Bytes, token: Option<Token>, waits: bool) -> Self {
-        Self {
-            key,
-            token,
-            waits,
-            looked: false,
-            stopped: false,
-        }
     }
 }
 
