@@ -206,6 +206,34 @@ fn a_client_that_closes_leaves_none_of_the_locks_that_it_had_sent_for() {
     }
 }
 
+#[test]
+fn nothing_is_acquired_before_the_ordinary_commands_in_front_of_it() {
+    let place = Place::with_redis(Machine::shared());
+    let mut client = place.client();
+    let mut monitor = Monitor::start(place.redis());
+    for round in 0..20 {
+        let (set, lock) = (format!("SET x {round}"), format!("LOCK b TOKEN b{round}"));
+        pipeline(&mut client, &["LOCK a TOKEN a", &set, &lock]);
+        assert_eq!(client.read_reply(), "a");
+        assert_eq!(client.read_reply(), "OK");
+        assert_eq!(client.read_reply(), format!("b{round}"));
+        pipeline(&mut client, &["UNLOCK a a", &format!("UNLOCK b b{round}")]);
+        assert_eq!(client.read_reply(), 1);
+        assert_eq!(client.read_reply(), 1);
+    }
+    let commands = monitor.everything();
+    for round in 0..20 {
+        let first = |argument: String| {
+            let mut commands = commands.iter();
+            commands.position(|command| command[1..].contains(&argument))
+        };
+        assert!(
+            first(round.to_string()) < first(format!("b{round}")),
+            "round {round}"
+        );
+    }
+}
+
 /// A session lock is bound by its reply, so it takes its turn.
 #[test]
 fn session_locks_take_their_turns() {
