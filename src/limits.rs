@@ -94,6 +94,13 @@ pub const READ_BYTES: usize = 64 * 1024;
 /// Open files beside those of clients: the log, the listener, connections shared by all.
 pub const OWN_FILES: usize = 64;
 
+/// Commands on one shared connection that Redis has not answered; further requests wait for their turn.
+pub const REQUESTS_IN_FLIGHT: usize = 4 * 1024;
+
+/// Longest reply to a command of lockgate's own, in bytes; a connection with a longer one is given up. Nearly all have a
+/// few bytes, and the longest are texts of `INFO`.
+pub const REPLY_BYTES: usize = 16 * 1024 * 1024;
+
 /// Connections to the admin address at a time; one more is closed.
 pub const ADMIN_CONNECTIONS: usize = 64;
 

@@ -5,7 +5,6 @@ use std::{
     collections::HashMap,
     hash::BuildHasher,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -16,10 +15,10 @@ use super::{Gate, Label, Mailbox, SessionOver};
 use crate::{
     clock,
     lock::{
-        Action, EndReason, Event, LockMetric, Queue, Refusal, Reply, RequestId, StoreRequest,
-        StoreRequestId, Time, UserId,
+        Action, EndReason, Event, LockMetric, Queue, Refusal, Reply, RequestId, StoreReply,
+        StoreRequest, StoreRequestId, Time, UserId,
     },
-    store::LockName,
+    store::{LockName, Receipt},
     telemetry::metrics::locks::Request,
 };
 
@@ -69,7 +68,7 @@ impl Gate {
                 events.extend(delivery.send().map(|event| (event, None)));
             }
             for (id, store_request, within) in todo.store_requests {
-                let answered = self.ask(name, id, &store_request, within);
+                let answered = self.ask(name, id, store_request, within);
                 events.extend(answered.map(|event| (event, None)));
             }
         }
@@ -333,39 +332,45 @@ impl Gate {
         &self,
         name: &LockName,
         id: StoreRequestId,
-        store_request: &StoreRequest,
+        store_request: StoreRequest,
         within: Duration,
     ) -> Option<Event> {
-        let _runtime = self.runtime.enter();
-        let mut answer = self.store.ask(name, store_request, within);
-        if let Poll::Ready(answer) = answer
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-        {
-            let dead = self.dead_tokens.of_holder(name, &answer);
-            return Some(Event::StoreReplied {
-                store_request: id,
-                store_reply: answer,
-                dead,
-            });
-        }
-        let (gate, name) = (self.this.clone(), name.clone());
+        // Before the request is on its way, since the reply may come at once.
         self.asking.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move {
-            let answer = answer.await;
-            if let Some(gate) = gate.upgrade() {
-                let dead = gate.dead_tokens.of_holder(&name, &answer);
-                let answered = Event::StoreReplied {
-                    store_request: id,
-                    store_reply: answer,
-                    dead,
-                };
-                gate.dispatch(&name, answered, None);
-                // Decremented after the requests that follow from the reply are on their way.
-                gate.asking.fetch_sub(1, Ordering::Relaxed);
+        let _runtime = self.runtime.enter();
+        match self.store.ask(name, id, store_request, within) {
+            Receipt::Answered(answer) => {
+                self.asking.fetch_sub(1, Ordering::Relaxed);
+                return Some(self.store_replied(name, id, answer));
             }
-        });
+            Receipt::Underway => {}
+            Receipt::Later(answer) => {
+                let (gate, name) = (self.this.clone(), name.clone());
+                tokio::spawn(async move {
+                    let answer = answer.await;
+                    if let Some(gate) = gate.upgrade() {
+                        gate.replied(&name, id, answer);
+                    }
+                });
+            }
+        }
         None
+    }
+
+    /// Passes the reply to a request that was on its way to the queue.
+    pub(super) fn replied(&self, name: &LockName, id: StoreRequestId, answer: StoreReply) {
+        let event = self.store_replied(name, id, answer);
+        self.dispatch(name, event, None);
+        // Decremented after the requests that follow from the reply are on their way.
+        self.asking.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn store_replied(&self, name: &LockName, id: StoreRequestId, answer: StoreReply) -> Event {
+        Event::StoreReplied {
+            store_request: id,
+            dead: self.dead_tokens.of_holder(name, &answer),
+            store_reply: answer,
+        }
     }
 }
 

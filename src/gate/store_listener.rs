@@ -8,7 +8,7 @@ use std::{
 use super::Gate;
 use crate::{
     clock,
-    lock::{Event, LAST_LOOK_PART, LinkId, Time, UserId},
+    lock::{Event, LAST_LOOK_PART, LinkId, StoreReply, StoreRequestId, Time, UserId},
     store::{Later, Listener, LockName},
 };
 
@@ -24,6 +24,12 @@ const TOLD_AT_A_TIME: usize = 100;
 pub(super) struct StoreListener(pub(super) Weak<Gate>);
 
 impl Listener for StoreListener {
+    fn replied(&self, name: &LockName, id: StoreRequestId, store_reply: StoreReply) {
+        if let Some(gate) = self.0.upgrade() {
+            gate.replied(name, id, store_reply);
+        }
+    }
+
     fn changed(&self, link: LinkId, name: &LockName) {
         if let Some(gate) = self.0.upgrade() {
             gate.dispatch(name, Event::Changed { link }, None);

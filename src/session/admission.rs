@@ -247,7 +247,7 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, path::Path, time::Instant};
+    use std::{path::Path, time::Instant};
 
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -264,11 +264,11 @@ mod tests {
     use crate::{
         config::{Config, live::LiveConfig},
         gate::Gate,
-        lock::{StoreReply, StoreRequest, UserId},
+        lock::{StoreRequest, StoreRequestId, UserId},
         relay::connector::Connector,
         session::Shared,
         store::{
-            Listener, LockName, LockStatus, Store,
+            Listener, LockName, LockStatus, Receipt, Store,
             embedded::EmbeddedStore,
             redis::{RedisSettings, ServerProbe},
         },
@@ -298,12 +298,13 @@ mod tests {
         fn ask(
             &self,
             name: &LockName,
-            store_request: &StoreRequest,
+            id: StoreRequestId,
+            store_request: StoreRequest,
             within: Duration,
-        ) -> Later<StoreReply> {
+        ) -> Receipt {
             match self.is_mute {
-                true => Box::pin(pending()),
-                false => self.locks.ask(name, store_request, within),
+                true => Receipt::Underway,
+                false => self.locks.ask(name, id, store_request, within),
             }
         }
 

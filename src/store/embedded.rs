@@ -13,10 +13,13 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::{Later, Listener, LockName, LockStatus, Store, task::Task};
+use super::{Later, Listener, LockName, LockStatus, Receipt, Store, task::Task};
 use crate::{
     clock,
-    lock::{Deadline, Fence, LinkId, Outcome, StoreReply, StoreRequest, Time, Token, UserId},
+    lock::{
+        Deadline, Fence, LinkId, Outcome, StoreReply, StoreRequest, StoreRequestId, Time, Token,
+        UserId,
+    },
 };
 
 /// The one "connection" to the memory of this process.
@@ -34,7 +37,7 @@ const NO_REPLICAS: &[u8] = b"ERR REPLICAS takes a Redis, and this lockgate has n
 /// The store of locks in the memory of this process.
 pub struct EmbeddedStore {
     shelf: Arc<Shelf>,
-    sweeper: Arc<OnceLock<Task>>,
+    sweeper: OnceLock<Task>,
 }
 
 struct Shelf {
@@ -77,7 +80,7 @@ impl EmbeddedStore {
         };
         Self {
             shelf: Arc::new(shelf),
-            sweeper: Arc::new(OnceLock::new()),
+            sweeper: OnceLock::new(),
         }
     }
 
@@ -102,24 +105,23 @@ impl Store for EmbeddedStore {
     fn ask(
         &self,
         name: &LockName,
-        store_request: &StoreRequest,
-        _within: Duration,
-    ) -> Later<StoreReply> {
-        let (shelf, sweeper) = (Arc::clone(&self.shelf), Arc::clone(&self.sweeper));
-        let (name, store_request) = (name.clone(), store_request.clone());
-        Box::pin(async move {
-            sweeper.get_or_init(|| Task::spawn(sweep(Arc::clone(&shelf))));
-            let outcome = shelf.answer(&name, &store_request);
-            // As in Redis: a release does not read the lock again.
-            let read = !matches!(
-                (&store_request, &outcome),
-                (StoreRequest::Release { .. }, Outcome::Free)
-            );
-            StoreReply {
-                outcome,
-                armed: read.then_some(LINK),
-                grace_ms: None,
-            }
+        _: StoreRequestId,
+        store_request: StoreRequest,
+        _: Duration,
+    ) -> Receipt {
+        let shelf = &self.shelf;
+        self.sweeper
+            .get_or_init(|| Task::spawn(sweep(Arc::clone(shelf))));
+        let outcome = shelf.answer(name, &store_request);
+        // As in Redis: a release does not read the lock again.
+        let read = !matches!(
+            (&store_request, &outcome),
+            (StoreRequest::Release { .. }, Outcome::Free)
+        );
+        Receipt::Answered(StoreReply {
+            outcome,
+            armed: read.then_some(LINK),
+            grace_ms: None,
         })
     }
 

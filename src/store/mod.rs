@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     auth::identity::{Credentials, User, Users},
-    lock::{LinkId, StoreReply, StoreRequest, UserId},
+    lock::{LinkId, StoreReply, StoreRequest, StoreRequestId, UserId},
     telemetry::metrics::upstream::UpstreamMetrics,
 };
 
@@ -59,6 +59,17 @@ pub struct Needed {
 /// A boxed future that borrows nothing.
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+/// The receipt for a request that was passed to the store.
+pub enum Receipt {
+    /// The store has replied.
+    Answered(StoreReply),
+    /// The request is on its way. [`Listener::replied`] gets the reply, once.
+    Underway,
+    /// The future sends the request, and returns the reply. The caller may drop it; the request may then be sent or
+    /// not.
+    Later(Later<StoreReply>),
+}
+
 /// The storage of locks.
 pub trait Store: Send + Sync + 'static {
     /// Sets the listener to notify when another party changes a lock. Called once, before any request.
@@ -71,13 +82,13 @@ pub trait Store: Send + Sync + 'static {
     /// Sends one request. Without a connection, the request waits up to `within`, but not for a connection that
     /// has been down for long: then it is not sent ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)). If the
     /// connection breaks before the reply, the outcome is [`Outcome::Unknown`](crate::lock::Outcome::Unknown).
-    /// The caller may drop the future; the request may then be sent or not.
     fn ask(
         &self,
         name: &LockName,
-        store_request: &StoreRequest,
+        id: StoreRequestId,
+        store_request: StoreRequest,
         within: Duration,
-    ) -> Later<StoreReply>;
+    ) -> Receipt;
 
     /// Returns why the store does not reply, where it knows: an error's text, without the leading `-`.
     fn trouble(&self, name: &LockName, user: UserId) -> Option<Bytes> {
@@ -146,6 +157,10 @@ pub trait Store: Send + Sync + 'static {
 
 /// The receiver of a store's notifications. The methods do not block.
 pub trait Listener: Send + Sync + 'static {
+    /// The store replied to a request that was [under way](Receipt::Underway). Pushes that the same connection brought
+    /// before the reply were reported before it.
+    fn replied(&self, name: &LockName, id: StoreRequestId, store_reply: StoreReply);
+
     /// Another party changed this lock, or may have.
     fn changed(&self, link: LinkId, name: &LockName);
 

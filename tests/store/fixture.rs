@@ -1,21 +1,29 @@
 //! A store under test, and everything that it tells.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use lockgate::{
     auth::identity::{Credentials, User, Users},
     clock,
     lock::{
-        Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, TakeBack, Token, UserId,
+        Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, StoreRequestId, TakeBack,
+        Token, UserId,
     },
     store::{
-        Later, Listener, LockName, LockStatus, Store,
+        Later, Listener, LockName, LockStatus, Receipt, Store,
         embedded::EmbeddedStore,
         redis::{RedisSettings, RedisStore},
     },
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::redis::Server;
 
@@ -37,9 +45,43 @@ pub(crate) enum Told {
     DataLost,
 }
 
-struct Recorder(mpsc::UnboundedSender<Told>, Arc<Notify>);
+struct Recorder(mpsc::UnboundedSender<Told>, Arc<Notify>, Arc<Replies>);
+
+/// The store requests under way.
+#[derive(Default)]
+struct Replies {
+    numbers: AtomicU64,
+    waiting: Mutex<HashMap<StoreRequestId, oneshot::Sender<StoreReply>>>,
+}
+
+impl Replies {
+    /// Asks the store as a gate does.
+    async fn ask(
+        &self,
+        store: &dyn Store,
+        name: &LockName,
+        store_request: StoreRequest,
+        within: Duration,
+    ) -> StoreReply {
+        let id = StoreRequestId(self.numbers.fetch_add(1, Ordering::Relaxed));
+        let (tell, told) = oneshot::channel();
+        self.waiting.lock().unwrap().insert(id, tell);
+        match store.ask(name, id, store_request, within) {
+            Receipt::Answered(reply) => reply,
+            Receipt::Underway => told.await.expect("each request gets a reply"),
+            Receipt::Later(reply) => reply.await,
+        }
+    }
+}
 
 impl Listener for Recorder {
+    fn replied(&self, _: &LockName, id: StoreRequestId, store_reply: StoreReply) {
+        let waiting = self.2.waiting.lock().unwrap().remove(&id);
+        let waiting = waiting.expect("one reply to each request");
+        // The test may not wait for it any more.
+        let _ = waiting.send(store_reply);
+    }
+
     fn changed(&self, link: LinkId, name: &LockName) {
         let _ = self.0.send(Told::Changed(link, name.clone()));
     }
@@ -66,6 +108,7 @@ pub(crate) struct Fixture {
     told: mpsc::UnboundedReceiver<Told>,
     /// The store has a connection again.
     linked: Arc<Notify>,
+    replies: Arc<Replies>,
     pub(crate) server: Option<Server>,
 }
 
@@ -73,13 +116,16 @@ impl Fixture {
     fn new(store: impl Store, users: Arc<Users>, server: Option<Server>) -> Self {
         let (sender, told) = mpsc::unbounded_channel();
         let linked = Arc::<Notify>::default();
-        store.listen(Arc::new(Recorder(sender, Arc::clone(&linked))));
+        let replies = Arc::<Replies>::default();
+        let recorder = Recorder(sender, Arc::clone(&linked), Arc::clone(&replies));
+        store.listen(Arc::new(recorder));
         Self {
             store: Arc::new(store),
             user: users.anonymous(),
             users,
             told,
             linked,
+            replies,
             server,
         }
     }
@@ -156,10 +202,12 @@ impl Fixture {
         store_request: StoreRequest,
     ) -> impl Future<Output = StoreReply> + use<> {
         let (store, linked) = (Arc::clone(&self.store), Arc::clone(&self.linked));
+        let replies = Arc::clone(&self.replies);
         async move {
             loop {
                 let is_linked = linked.notified();
-                let answer = store.ask(&name, &store_request, WITHIN).await;
+                let request = store_request.clone();
+                let answer = replies.ask(&*store, &name, request, WITHIN).await;
                 if answer.outcome != Outcome::NoLink {
                     return answer;
                 }
@@ -174,7 +222,7 @@ impl Fixture {
         store_request: StoreRequest,
         within: Duration,
     ) -> StoreReply {
-        let answer = self.store.ask(name, &store_request, within);
+        let answer = self.replies.ask(&*self.store, name, store_request, within);
         tokio::time::timeout(PATIENCE, answer)
             .await
             .expect("the store answers")

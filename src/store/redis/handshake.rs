@@ -17,23 +17,23 @@
 //! - **Redis pushes changes** after `CLIENT TRACKING ON NOLOOP`, which needs RESP3. If Redis refuses either, or pushes a
 //!   connection's own changes back to it, the connection works without.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use dashmap::DashMap;
-use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind,
-    RedisConnectionInfo, RedisError, RedisResult, ServerError, Value, aio::MultiplexedConnection,
-};
+use redis::{Cmd, ServerError, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
     can_lock::CanLock,
     credentials::{Login, forms_of, log_in, may_know_no_users, without_arguments},
     data_loss::{DataLossDetector, Identity},
+    reconnector::Reconnector,
+    requests::{self, SentRequest},
     scripts::{ACK_KEY, FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text, is_passing},
     server_info::{ServerInfo, identify},
     settings::RedisSettings,
+    wire::{Receiver, Wire, WireEnded},
 };
 use crate::{
     auth::identity::{Credentials, User},
@@ -43,12 +43,6 @@ use crate::{
     telemetry::metrics::upstream::{Purpose, UpstreamMetrics},
     transport::stream::Stream,
 };
-
-/// Capacity of the channel to the task that writes requests.
-const QUEUED_REQUESTS: usize = 1_024;
-
-/// Bytes buffered before a write, so that many requests travel as one.
-const WRITE_BYTES: usize = 64 * 1024;
 
 /// The purpose of a connection: the user and the database whose locks it serves, and the listener for its
 /// pushes.
@@ -62,11 +56,13 @@ pub(super) struct Subject {
     pub(super) fences: Arc<DashMap<u32, u64>>,
     pub(super) metrics: Arc<UpstreamMetrics>,
     pub(super) can_lock: Arc<CanLock>,
+    /// The reconnector of these connections.
+    pub(super) reconnector: Weak<Reconnector>,
 }
 
 /// A connection that is ready for requests.
 pub(super) struct Opened {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) wire: Arc<Wire>,
     /// The task that reads and writes the connection.
     pub(super) driver: Task,
     /// Why `CLIENT TRACKING` is unavailable; none if Redis pushes changes.
@@ -192,7 +188,7 @@ async fn open_as(
             .own
             .as_ref()
             .filter(|_| subject.data_loss.matters()),
-        protocol: ProtocolVersion::RESP3,
+        resp3: true,
         deadline,
     };
     let (mut mute, mut no_account) = (None, None);
@@ -200,7 +196,7 @@ async fn open_as(
     let opened = loop {
         match first_words.say().await {
             Err(Hello::OldServer(reason)) if mute.is_none() => {
-                first_words.protocol = ProtocolVersion::RESP2;
+                first_words.resp3 = false;
                 mute = Some(reason);
             }
             Err(Hello::NoAccount(reason)) if no_account.is_none() => {
@@ -218,68 +214,28 @@ async fn open_as(
     })
 }
 
-/// The connection during the handshake; counts the commands.
-pub(super) struct Talk {
-    connection: MultiplexedConnection,
-    metrics: Arc<UpstreamMetrics>,
+/// Agrees with Redis on RESP3, which pushes need.
+pub(super) async fn speak_resp3(wire: &Wire) -> Result<(), Hello> {
+    let mut hello = redis::cmd("HELLO");
+    match say(wire, hello.arg(3)).await? {
+        Ok(()) => Ok(()),
+        Err(error) => Err(hello_refused(&error)),
+    }
 }
 
-impl Talk {
-    /// Hands the stream to the `redis` crate, which negotiates the protocol: RESP3 where there is a receiver of
-    /// pushes. Also returns the task that reads and writes the connection.
-    pub(super) async fn begin(
-        stream: Stream,
-        pushes: Option<impl redis::aio::AsyncPushSender>,
-        metrics: Arc<UpstreamMetrics>,
-    ) -> Result<(Self, Task), Hello> {
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUED_REQUESTS)
-            .set_write_backpressure_boundary(WRITE_BYTES);
-        let mut protocol = ProtocolVersion::RESP2;
-        if let Some(pushes) = pushes {
-            config = config.set_push_sender(pushes);
-            protocol = ProtocolVersion::RESP3;
-            // The HELLO.
-            metrics.sent(Purpose::Setup);
+/// Reads these sections of `INFO`. The inner error is Redis's refusal.
+pub(super) async fn info(wire: &Wire, sections: &[&str]) -> Result<Result<String, String>, NoLink> {
+    let mut info = String::new();
+    for section in sections {
+        let mut command = redis::cmd("INFO");
+        match wire.send(Purpose::Info, command.arg(section)).await? {
+            Value::BulkString(text) => info.push_str(&String::from_utf8_lossy(&text)),
+            Value::VerbatimString { text, .. } => info.push_str(&text),
+            Value::ServerError(error) => return Ok(Err(lossy(&error_text(&error)))),
+            _ => {}
         }
-        let info = RedisConnectionInfo::default()
-            .set_protocol(protocol)
-            .set_skip_set_lib_name();
-        let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
-            .await
-            .map_err(hello_refused)?;
-        let talk = Self {
-            connection,
-            metrics,
-        };
-        Ok((talk, Task::spawn(driver)))
     }
-
-    pub(super) async fn send(&mut self, purpose: Purpose, command: &Cmd) -> RedisResult<Value> {
-        self.metrics.sent(purpose);
-        self.connection.send_packed_command(command).await
-    }
-
-    /// Reads these sections of `INFO`. The inner error is Redis's refusal.
-    pub(super) async fn info(
-        &mut self,
-        sections: &[&str],
-    ) -> Result<Result<String, String>, NoLink> {
-        let mut info = String::new();
-        for section in sections {
-            let mut command = redis::cmd("INFO");
-            match self.send(Purpose::Info, command.arg(section)).await {
-                Ok(Value::BulkString(text)) => info.push_str(&String::from_utf8_lossy(&text)),
-                Ok(Value::VerbatimString { text, .. }) => info.push_str(&text),
-                Ok(Value::ServerError(error)) => return Ok(Err(lossy(&error_text(&error)))),
-                Ok(_) => {}
-                Err(error) => return Err(NoLink::Failed(error.to_string())),
-            }
-        }
-        Ok(Ok(info))
-    }
+    Ok(Ok(info))
 }
 
 /// The failures of a handshake.
@@ -300,6 +256,12 @@ impl Hello {
     }
 }
 
+impl From<WireEnded> for NoLink {
+    fn from(ended: WireEnded) -> Self {
+        Self::Failed(ended.to_string())
+    }
+}
+
 impl From<NoLink> for Hello {
     fn from(no_link: NoLink) -> Self {
         Self::NoLink(no_link)
@@ -315,7 +277,8 @@ struct Handshake<'a> {
     credentials: Option<&'a Credentials>,
     /// lockgate's own credentials.
     own: Option<&'a Credentials>,
-    protocol: ProtocolVersion,
+    /// Whether to speak RESP3, which pushes need.
+    resp3: bool,
     /// The connection is open by then, or given up.
     deadline: Instant,
 }
@@ -357,26 +320,30 @@ impl Handshake<'_> {
                 Login::Refused(text) => return Err(NoLink::WrongPassword(text).into()),
             }
         }
-        let pushes = self.protocol.supports_resp3();
-        let pushes = pushes.then(|| push_sender(Arc::clone(self.subject), self.id));
-        let metrics = Arc::clone(&self.subject.metrics);
-        let (mut connection, driver) = Talk::begin(stream, pushes, metrics).await?;
-        let setup = SetupReplies::run(self, &mut connection).await?;
+        let receiver = Arc::new(LinkReceiver {
+            subject: Arc::clone(self.subject),
+            id: self.id,
+        });
+        let (wire, driver) = Wire::new(stream, receiver, Arc::clone(&self.subject.metrics));
+        if self.resp3 {
+            speak_resp3(&wire).await?;
+        }
+        let setup = SetupReplies::run(self, &wire).await?;
         if self.own.is_some() {
-            self.become_the_user(&mut connection).await?;
+            self.become_the_user(&wire).await?;
         }
         if self.subject.database != 0 {
             let mut select = redis::cmd("SELECT");
-            entry(&mut connection, select.arg(self.subject.database)).await?;
+            entry(&wire, select.arg(self.subject.database)).await?;
         }
-        self.raise_fence(&mut connection).await?;
+        self.raise_fence(&wire).await?;
         let mute = match &setup.server.echoes {
             Some(reason) => Some(reason.clone()),
-            None if self.protocol.supports_resp3() => start_tracking(&mut connection).await?,
+            None if self.resp3 => start_tracking(&wire).await?,
             None => None,
         };
         Ok(Opened {
-            connection: connection.connection,
+            wire,
             driver,
             mute,
             peer: setup.peer,
@@ -387,7 +354,7 @@ impl Handshake<'_> {
 
     /// Raises the fence counter, since the clock of another Redis may be behind: its next fences must still be
     /// larger.
-    async fn raise_fence(&self, connection: &mut Talk) -> Result<(), NoLink> {
+    async fn raise_fence(&self, wire: &Wire) -> Result<(), NoLink> {
         let largest = self.subject.fences.get(&self.subject.database);
         let Some(largest) = largest.map(|largest| *largest) else {
             return Ok(());
@@ -395,16 +362,16 @@ impl Handshake<'_> {
         let mut raise = redis::cmd("EVAL");
         raise.arg(RAISE_FENCE).arg(1).arg(FENCE_KEY).arg(largest);
         // A user that may not do this gets no fences either.
-        say(connection, &raise).await.map(drop)
+        say(wire, &raise).await.map(drop)
     }
 
     /// Turns lockgate's own connection into the user's.
-    async fn become_the_user(&self, connection: &mut Talk) -> Result<(), Hello> {
+    async fn become_the_user(&self, wire: &Wire) -> Result<(), Hello> {
         if let Some(credentials) = self.credentials {
             let mut refused = Bytes::new();
             for words in forms_of(credentials) {
                 let mut command = redis::cmd("AUTH");
-                refused = match say(connection, command.arg(words)).await? {
+                refused = match say(wire, command.arg(words)).await? {
                     Ok(()) => return Ok(()),
                     Err(error) => without_arguments(error_text(&error)),
                 };
@@ -415,15 +382,15 @@ impl Handshake<'_> {
             return Err(NoLink::WrongPassword(refused).into());
         }
         // `RESET` makes the connection anonymous again, as if it were new.
-        if say(connection, &redis::cmd("RESET")).await?.is_err() {
+        if say(wire, &redis::cmd("RESET")).await?.is_err() {
             // Redis before 6.2 has no way back.
             return Err(Hello::NoAccount(
                 "this Redis has no RESET, so INFO is asked as the client's user".to_owned(),
             ));
         }
-        if self.protocol.supports_resp3() {
+        if self.resp3 {
             let mut hello = redis::cmd("HELLO");
-            entry(connection, hello.arg(3)).await?;
+            entry(wire, hello.arg(3)).await?;
         }
         Ok(())
     }
@@ -436,27 +403,26 @@ struct SetupReplies {
 }
 
 impl SetupReplies {
-    async fn run(words: &Handshake<'_>, connection: &mut Talk) -> Result<Self, NoLink> {
+    async fn run(words: &Handshake<'_>, wire: &Wire) -> Result<Self, NoLink> {
         if let Some(peer) = words.previous {
             // A user that may not end connections loses that guarantee and nothing else.
-            let _ = peer.end(connection).await?;
+            let _ = peer.end(wire).await?;
         }
-        let peer = Peer::of(connection).await?;
-        let server = identify(connection, &words.subject.data_loss).await?;
+        let peer = Peer::of(wire).await?;
+        let server = identify(wire, &words.subject.data_loss).await?;
         Ok(Self { peer, server })
     }
 }
 
 impl Peer {
     /// Reads how Redis lists this connection; none before Redis 6.2, or if the user may not ask.
-    pub(super) async fn of(connection: &mut Talk) -> Result<Option<Self>, NoLink> {
+    pub(super) async fn of(wire: &Wire) -> Result<Option<Self>, NoLink> {
         let mut command = redis::cmd("CLIENT");
         command.arg("INFO");
-        let info = match connection.send(Purpose::Setup, &command).await {
-            Ok(Value::BulkString(text)) => String::from_utf8_lossy(&text).into_owned(),
-            Ok(Value::VerbatimString { text, .. }) => text,
-            Ok(_) => return Ok(None),
-            Err(error) => return Err(NoLink::Failed(error.to_string())),
+        let info = match wire.send(Purpose::Setup, &command).await? {
+            Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+            Value::VerbatimString { text, .. } => text,
+            _ => return Ok(None),
         };
         let field = |name: &str| {
             info.split_whitespace()
@@ -469,10 +435,7 @@ impl Peer {
     }
 
     /// Ends that connection, if this server has it. The inner error is Redis's refusal.
-    pub(super) async fn end(
-        &self,
-        connection: &mut Talk,
-    ) -> Result<Result<(), ServerError>, NoLink> {
+    pub(super) async fn end(&self, wire: &Wire) -> Result<Result<(), ServerError>, NoLink> {
         let mut command = redis::cmd("CLIENT");
         command
             .arg("KILL")
@@ -480,35 +443,29 @@ impl Peer {
             .arg(&self.id)
             .arg("ADDR")
             .arg(&self.address);
-        say(connection, &command).await
+        say(wire, &command).await
     }
 }
 
-/// Classifies the error of `HELLO`, the only command that the crate sends by itself here.
-fn hello_refused(error: RedisError) -> Hello {
-    if error.kind() == ErrorKind::RESP3NotSupported {
-        return Hello::OldServer(error.to_string());
-    }
-    let Some(code) = error.code() else {
-        return NoLink::Failed(error.to_string()).into();
-    };
-    let details = error.detail().unwrap_or_default();
-    let text = format!("{code} {details}");
-    match code {
-        "NOPROTO" => Hello::OldServer(text),
-        _ if details.starts_with("unknown command") => Hello::OldServer(text),
-        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => {
-            NoLink::Refused(in_short(text.into())).into()
+/// Classifies the error of `HELLO`.
+fn hello_refused(error: &ServerError) -> Hello {
+    let text = error_text(error);
+    let details = error.details().unwrap_or_default();
+    match error.code() {
+        "NOPROTO" => Hello::OldServer(lossy(&text)),
+        _ if details.starts_with("unknown command") => {
+            Hello::OldServer(lossy(&without_arguments(text)))
         }
-        _ if details.contains("AUTH") => NoLink::Refused(text.into()).into(),
-        _ => NoLink::Failed(text).into(),
+        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => NoLink::Refused(in_short(text)).into(),
+        _ if details.contains("AUTH") => NoLink::Refused(text).into(),
+        _ => NoLink::Failed(lossy(&text)).into(),
     }
 }
 
 /// Sends a command that the link cannot work without. Its refusal is permanent, unless Redis is full or
 /// temporarily unavailable.
-async fn entry(connection: &mut Talk, command: &Cmd) -> Result<(), NoLink> {
-    match say(connection, command).await? {
+async fn entry(wire: &Wire, command: &Cmd) -> Result<(), NoLink> {
+    match say(wire, command).await? {
         Ok(()) => Ok(()),
         Err(error) => {
             let text = error_text(&error);
@@ -539,43 +496,43 @@ pub(super) fn lossy(text: &[u8]) -> String {
 }
 
 /// Turns on tracking. Returns the reason if Redis refuses.
-pub(super) async fn start_tracking(connection: &mut Talk) -> Result<Option<String>, NoLink> {
+pub(super) async fn start_tracking(wire: &Wire) -> Result<Option<String>, NoLink> {
     let mut command = redis::cmd("CLIENT");
     command.arg("TRACKING").arg("ON").arg("NOLOOP");
-    Ok(say(connection, &command)
+    Ok(say(wire, &command)
         .await?
         .err()
         .map(|error| lossy(&error_text(&error))))
 }
 
-pub(super) async fn say(
-    connection: &mut Talk,
-    command: &Cmd,
-) -> Result<Result<(), ServerError>, NoLink> {
-    match connection.send(Purpose::Setup, command).await {
-        Ok(Value::ServerError(error)) => Ok(Err(error)),
-        Ok(_) => Ok(Ok(())),
-        Err(error) => Err(NoLink::Failed(error.to_string())),
+pub(super) async fn say(wire: &Wire, command: &Cmd) -> Result<Result<(), ServerError>, NoLink> {
+    match wire.send(Purpose::Setup, command).await? {
+        Value::ServerError(error) => Ok(Err(error)),
+        _ => Ok(Ok(())),
     }
 }
 
-/// Forwards Redis's pushes to the listener, in the task that reads the connection.
-fn push_sender(
+/// Passes what comes on a link to the listener.
+struct LinkReceiver {
     subject: Arc<Subject>,
     id: LinkId,
-) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> {
-    move |push| {
-        if push.kind == PushKind::Invalidate {
-            subject.metrics.pushed();
-            match push.data.into_iter().next() {
-                Some(Value::Array(keys)) => {
-                    keys.into_iter().for_each(|key| told(&subject, id, key))
-                }
-                // Redis flushed all data.
-                _ => subject.listener.tracking_lost(id),
+}
+
+impl Receiver for LinkReceiver {
+    fn changed(&self, keys: Value) {
+        self.subject.metrics.pushed();
+        match keys {
+            Value::Array(keys) => {
+                let keys = keys.into_iter();
+                keys.for_each(|key| told(&self.subject, self.id, key));
             }
+            // Redis flushed all data.
+            _ => self.subject.listener.tracking_lost(self.id),
         }
-        Ok(())
+    }
+
+    fn replied(&self, sent: SentRequest, reply: Value) {
+        requests::replied(&self.subject, sent, reply);
     }
 }
 

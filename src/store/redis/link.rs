@@ -2,20 +2,13 @@
 //! database share it.
 //!
 //! Requests have no timers of their own; [`Link::watch`] monitors the connection for all of them. Several times
-//! a second it checks whether requests wait without any reply, and after a long silence it sends a `PING`. It
-//! counts its own checks, not time, so that a pause of this process does not look like a silence of Redis.
+//! a second it checks whether Redis owes replies and sends none, also to callers that have lost patience; and after a
+//! long silence it sends a `PING`. It counts its own checks, not time, so that a pause of this process does not look like
+//! a silence of Redis.
 
-use std::{
-    future::{Future, pending},
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Value};
 use tokio::{
     sync::Notify,
     time::{MissedTickBehavior, interval},
@@ -24,12 +17,14 @@ use tokio::{
 use super::{
     acker::{self, Acker, Unacknowledged},
     handshake::{Opened, Peer, Subject},
+    requests::{self, SentRequest},
     scripts::{Reading, Request},
     settings::{HELD_PING, LONGEST_PAUSE},
+    wire::Wire,
 };
 use crate::{
     clock,
-    lock::{LinkId, Time},
+    lock::{LinkId, Outcome, Time},
     store::task::Task,
     telemetry::metrics::upstream::{Purpose, UpstreamMetrics},
 };
@@ -44,18 +39,10 @@ pub(super) struct Link {
     pub(super) peer: Option<Peer>,
     /// No free lock may be granted on this connection before this, whatever other connections have found.
     pub(super) grace_until: Time,
-    connection: MultiplexedConnection,
+    wire: Arc<Wire>,
     acker: Acker,
-    /// Requests sent, and requests that no caller waits for any more (answered or dropped).
-    asked: AtomicU64,
-    settled: AtomicU64,
-    /// Replies received.
-    answered: AtomicU64,
     /// Notified when a caller finds the connection unusable.
     useless: Notify,
-    /// Notified when a caller drops a request before its reply. A `PING` takes its place, or a hanging Redis
-    /// would go unnoticed once all callers lose patience.
-    abandoned: Notify,
     metrics: Arc<UpstreamMetrics>,
 }
 
@@ -74,13 +61,9 @@ impl Link {
             mute: opened.mute,
             peer: opened.peer,
             grace_until,
-            connection: opened.connection,
+            wire: opened.wire,
             acker,
-            asked: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
             useless: Notify::new(),
-            abandoned: Notify::new(),
             metrics: Arc::clone(&subject.metrics),
         };
         (link, opened.driver)
@@ -91,34 +74,49 @@ impl Link {
         self.mute.is_none()
     }
 
-    /// Sends a request; none if the connection broke before the reply.
-    pub(super) async fn ask(&self, request: &Request) -> Option<Reading> {
-        let purpose = request.purpose();
-        match request.read(self.store_request(purpose, request.by_hash()).await?) {
-            Reading::Unseen => {
-                let reply = self.store_request(purpose, &request.in_full()).await?;
-                Some(request.read(reply))
-            }
-            done => Some(done),
-        }
+    /// Returns whether Redis owes replies.
+    pub(super) fn is_asking(&self) -> bool {
+        self.wire.in_flight() > 0
     }
 
-    /// Sends a command about a lock, as [`send`](Self::send), and measures Redis's latency.
-    pub(super) async fn store_request(&self, purpose: Purpose, command: &Cmd) -> Option<Value> {
-        let sent_at = clock::now();
-        let reply = self.send(purpose, command).await?;
-        let took = clock::now().micros_since(sent_at);
-        self.metrics.latency.count(took);
-        Some(reply)
+    /// Sends a queue's request at once, where there is room. Otherwise returns it.
+    pub(super) fn send_now(&self, request: SentRequest) -> Option<SentRequest> {
+        self.wire.send_now(request)
+    }
+
+    /// Sends a request; none if the connection broke before the reply.
+    pub(super) async fn ask(&self, request: &Request) -> Option<(Outcome, bool)> {
+        let form = request.first_form();
+        self.ask_until_done(request, Reading::Again(form)).await
+    }
+
+    /// Goes on with a request after this reading of the reply to a form of it: sends other forms until Redis executes
+    /// one. Returns the outcome, and whether the key was read at the end. None: the connection broke.
+    pub(super) async fn ask_until_done(
+        &self,
+        request: &Request,
+        mut reading: Reading,
+    ) -> Option<(Outcome, bool)> {
+        loop {
+            let form = match reading {
+                Reading::Done { outcome, read } => return Some((outcome, read)),
+                Reading::Again(form) => form,
+            };
+            let sent_at = clock::now();
+            let reply = self
+                .wire
+                .send_bytes(request.purpose(form), |bytes| request.write(form, bytes))
+                .await
+                .ok()?;
+            let took = clock::now().micros_since(sent_at);
+            self.metrics.latency.count(took);
+            reading = request.read(form, reply);
+        }
     }
 
     /// Sends a command; none if the connection broke before the reply.
     pub(super) async fn send(&self, purpose: Purpose, command: &Cmd) -> Option<Value> {
-        let _in_flight = self.metrics.asked(purpose);
-        let mut sent = Sent::new(self);
-        let reply = self.connection.clone().send_packed_command(command).await;
-        sent.answered = reply.is_ok();
-        reply.ok()
+        self.wire.send(purpose, command).await.ok()
     }
 
     /// Waits until this number of replicas have everything that Redis answered on this connection before.
@@ -131,6 +129,13 @@ impl Link {
     /// Gives up the connection: [`watch`](Self::watch) returns.
     pub(super) fn give_up(&self) {
         self.useless.notify_one();
+    }
+
+    /// Reports every request that got no reply, after the connection has ended.
+    pub(super) fn report_unanswered(&self, subject: &Subject) {
+        for request in self.wire.take_unanswered() {
+            requests::unanswered(subject, &request);
+        }
     }
 
     /// Returns when the connection broke or Redis stopped replying, with the reason. Calls `settled` once,
@@ -155,83 +160,52 @@ impl Link {
         let status = settings.status();
         let mut looks = interval(status);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut ping: Option<Pin<Box<dyn Future<Output = Option<Value>> + Send + '_>>> = None;
         let (mut seen, mut unanswered, mut silent, mut lived) =
             (0, Duration::ZERO, Duration::ZERO, Duration::ZERO);
         loop {
-            let pong = async {
-                match ping.as_mut() {
-                    Some(ping) => ping.await,
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 _ = &mut *driver => return "it was closed",
                 () = self.useless.notified() => return "it was given up",
-                () = self.abandoned.notified() => silent = settings.ping,
-                _ = pong => ping = None,
-                _ = looks.tick() => {
-                    let answered = self.answered.load(Ordering::Relaxed);
-                    let waiting = self.asked.load(Ordering::Relaxed) > self.settled.load(Ordering::Relaxed);
-                    let progress = answered != seen;
-                    seen = answered;
-                    unanswered = if waiting && !progress { unanswered + status } else { Duration::ZERO };
-                    silent = if waiting || progress { Duration::ZERO } else { silent + status };
-                    if lived < LONGEST_PAUSE && lived + status >= LONGEST_PAUSE {
-                        settled();
-                    }
-                    lived += status;
-                    if progress && watches {
-                        data_loss.heard();
-                    }
-                    if watches && ping.is_none() && silent >= often
-                        && (listener.has_stake() || !fences.is_empty())
-                        && data_loss.is_silent_for(often)
-                    {
-                        // The other connections leave the ping to this one.
-                        data_loss.heard();
-                        silent = settings.ping;
-                    }
-                }
+                _ = looks.tick() => {}
+            }
+            let answered = self.wire.answered();
+            let waiting = self.is_asking();
+            let progress = answered != seen;
+            seen = answered;
+            unanswered = if waiting && !progress {
+                unanswered + status
+            } else {
+                Duration::ZERO
+            };
+            silent = if waiting || progress {
+                Duration::ZERO
+            } else {
+                silent + status
+            };
+            if lived < LONGEST_PAUSE && lived + status >= LONGEST_PAUSE {
+                settled();
+            }
+            lived += status;
+            if progress && watches {
+                data_loss.heard();
+            }
+            if watches
+                && silent >= often
+                && (listener.has_stake() || !fences.is_empty())
+                && data_loss.is_silent_for(often)
+            {
+                // The other connections leave the ping to this one.
+                data_loss.heard();
+                silent = settings.ping;
             }
             // One check more, since a request may have come just before the first.
             if unanswered > settings.timeout {
                 return "Redis does not answer";
             }
-            if silent >= settings.ping && ping.is_none() {
+            if silent >= settings.ping {
                 silent = Duration::ZERO;
-                ping = Some(Box::pin(async {
-                    let command = redis::cmd("PING");
-                    self.send(Purpose::Ping, &command).await
-                }));
+                self.wire.send_unheard(Purpose::Ping, &redis::cmd("PING"));
             }
         }
-    }
-}
-
-/// A request in flight, for the link's counters.
-struct Sent<'a> {
-    link: &'a Link,
-    answered: bool,
-}
-
-impl<'a> Sent<'a> {
-    fn new(link: &'a Link) -> Self {
-        link.asked.fetch_add(1, Ordering::Relaxed);
-        Self {
-            link,
-            answered: false,
-        }
-    }
-}
-
-impl Drop for Sent<'_> {
-    fn drop(&mut self) {
-        if self.answered {
-            self.link.answered.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.link.abandoned.notify_one();
-        }
-        self.link.settled.fetch_add(1, Ordering::Relaxed);
     }
 }

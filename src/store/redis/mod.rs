@@ -3,8 +3,9 @@
 //! - [`settings`]: the Redis address, lockgate's own account there, and the timeouts.
 //! - `scripts`: one Lua script per kind of request (`lua/*.lua`).
 //! - `acl_error`: the error of a script that the user may not run.
+//! - `requests`: the path of a request, and of its outcome back to the queue.
 //! - `link`: one connection, shared by all requests of one user in one database. Redis pushes changes of locks
-//!   on it.
+//!   on it. `wire`: the task that owns its socket.
 //! - `handshake`: the socket, and the handshake on it; `credentials`: its `AUTH`.
 //! - `server_probe`: a look at the server, to tell whether it is still the one that clients were connected to.
 //! - `can_lock`: whether Redis takes locks; `readiness`: the probe that finds out.
@@ -16,11 +17,11 @@
 //! - `data_loss`: detects that Redis lost data; `grace`: how long all instances then grant no free lock.
 //!
 //! Requests for many locks share a link, so that they travel in batches. The cost per request is therefore kept
-//! small: no task, no timer, no lock held across an await.
+//! small: no task, no future, no timer, no lock held across an await.
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -33,15 +34,14 @@ use self::{
     can_lock::CanLock,
     data_loss::DataLossDetector,
     handshake::Subject,
-    link::Link,
     reconnector::Reconnector,
-    scripts::{ACK_KEY, FENCE_CEILING, FENCE_KEY, GRACE_KEY, Reading, Request, error_text},
+    scripts::{ACK_KEY, FENCE_KEY, GRACE_KEY, Request, error_text},
 };
-use super::{Admission, Later, Listener, LockName, LockStatus, Needed, Store};
+use super::{Admission, Later, Listener, LockName, LockStatus, Needed, Receipt, Store};
 use crate::{
     auth::identity::{Credentials, Users},
     clock,
-    lock::{Deadline, Fence, Outcome, StoreReply, StoreRequest, Time, UserId},
+    lock::{Outcome, StoreRequest, StoreRequestId, UserId},
     telemetry::metrics::upstream::{Purpose, UpstreamMetrics},
 };
 
@@ -58,10 +58,12 @@ mod handshake;
 mod link;
 mod readiness;
 mod reconnector;
+mod requests;
 mod scripts;
 mod server_info;
 mod server_probe;
 pub mod settings;
+mod wire;
 
 pub use server_probe::{ServerProbe, Sighting};
 pub use settings::RedisSettings;
@@ -69,10 +71,6 @@ pub use settings::RedisSettings;
 /// Bounds of the interval between searches for unused connections.
 const SHORTEST_SWEEP: Duration = Duration::from_millis(25);
 const LONGEST_SWEEP: Duration = Duration::from_secs(15);
-
-/// A lock request that has waited this long for a connection, in milliseconds, returns to its queue to be
-/// issued anew: its lease counts from when it was issued, and its client may be gone.
-const ANEW_AFTER_MS: u64 = 100;
 
 /// The store of locks in a Redis node.
 pub struct RedisStore {
@@ -146,44 +144,11 @@ impl RedisStore {
                 fences: Arc::clone(&self.fences),
                 metrics: Arc::clone(&self.metrics),
                 can_lock: Arc::clone(&self.can_lock),
+                reconnector: Weak::new(),
             };
-            Arc::new(Reconnector::new(subject, Arc::clone(&self.next_id)))
+            Reconnector::new(subject, Arc::clone(&self.next_id))
         });
         Ok(Arc::clone(&entry))
-    }
-
-    /// Sends a request for a fence that is larger than all that this instance has seen.
-    fn ask_with_fence(
-        &self,
-        name: &LockName,
-        reconnector: Arc<Reconnector>,
-        store_request: StoreRequest,
-        within: Duration,
-    ) -> Later<StoreReply> {
-        let (fences, data_loss) = (Arc::clone(&self.fences), Arc::clone(&self.data_loss));
-        let (key, database) = (self.key(name), name.database);
-        let acquires = matches!(store_request, StoreRequest::Acquire { .. });
-        Box::pin(async move {
-            if let (false, Some(ms)) = (acquires, data_loss.grace_left_ms()) {
-                // Another instance that has seen larger fences may not have raised the counter yet.
-                return untold(Outcome::NotYet { ms });
-            }
-            let floor = fences.get(&database).map_or(0, |seen| *seen + 1);
-            let request = Request::new(&key, &store_request, floor);
-            let answer = match acquires {
-                true => acquire(&reconnector, &request, &data_loss, within).await,
-                false => ask(&reconnector, &request, &data_loss, within).await,
-            };
-            if let Outcome::Granted {
-                fence: Some(fence), ..
-            } = answer.outcome
-                && fence < FENCE_CEILING
-            {
-                let mut seen = fences.entry(database).or_default();
-                *seen = fence.max(*seen);
-            }
-            answer
-        })
     }
 
     fn key(&self, name: &LockName) -> Bytes {
@@ -213,43 +178,23 @@ impl Store for RedisStore {
     fn ask(
         &self,
         name: &LockName,
-        store_request: &StoreRequest,
+        id: StoreRequestId,
+        store_request: StoreRequest,
         within: Duration,
-    ) -> Later<StoreReply> {
+    ) -> Receipt {
         let reconnector = match self.reconnector(store_request.user(), name.database) {
             Ok(reconnector) => reconnector,
-            Err(text) => return Box::pin(std::future::ready(untold(Outcome::Refused(text)))),
+            Err(text) => return Receipt::Answered(requests::untold(Outcome::Refused(text))),
         };
-        if wants_fence(store_request) {
-            return self.ask_with_fence(name, reconnector, store_request.clone(), within);
-        }
-        let (key, data_loss) = (self.key(name), Arc::clone(&self.data_loss));
-        let request = Request::new(&key, store_request, 0);
-        match store_request {
-            StoreRequest::Acquire {
-                token,
-                lease_ms,
-                bare: true,
-                ..
-            } => {
-                let first = scripts::bare(&key, token, *lease_ms);
-                Box::pin(async move {
-                    match acquire_bare(&reconnector, &first, &request, &data_loss, within).await {
-                        Some(answer) => answer,
-                        None => acquire(&reconnector, &request, &data_loss, within).await,
-                    }
-                })
-            }
-            StoreRequest::Acquire { .. } => {
-                Box::pin(async move { acquire(&reconnector, &request, &data_loss, within).await })
-            }
-            StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. } => {
-                Box::pin(async move {
-                    let _permit = reconnector.recovery().await;
-                    ask(&reconnector, &request, &data_loss, within).await
-                })
-            }
-            _ => Box::pin(async move { ask(&reconnector, &request, &data_loss, within).await }),
+        let floor = match scripts::wants_fence(&store_request) {
+            // Larger than all that this instance has seen.
+            true => self.fences.get(&name.database).map_or(0, |seen| *seen + 1),
+            false => 0,
+        };
+        let request = Request::new(self.key(name), store_request, floor);
+        match requests::send_now(&reconnector, name, id, request) {
+            None => Receipt::Underway,
+            Some(request) => Receipt::Later(Box::pin(requests::send(reconnector, request, within))),
         }
     }
 
@@ -309,7 +254,9 @@ impl Store for RedisStore {
         let limit = self.settings.timeout;
         Box::pin(async move {
             let mut command = redis::cmd("SCAN");
-            command.arg(0).arg("COUNT").arg(1);
+            // A pattern that no key of another program matches keeps the reply short.
+            command.arg(0).arg("MATCH").arg(FENCE_KEY);
+            command.arg("COUNT").arg(1);
             in_time(limit, read(&reconnector, Purpose::List, &command))
                 .await
                 .map(drop)
@@ -325,7 +272,9 @@ impl Store for RedisStore {
         let now = clock::now();
         let is_unused = |reconnector: &Arc<Reconnector>| {
             // A caller that is about to send a request holds a reference.
-            Arc::strong_count(reconnector) == 1 && reconnector.used_at().plus_millis(idle_ms) <= now
+            Arc::strong_count(reconnector) == 1
+                && reconnector.used_at().plus_millis(idle_ms) <= now
+                && !reconnector.is_asking()
         };
         if self
             .reconnectors
@@ -363,212 +312,6 @@ async fn in_time<T>(
         .unwrap_or(Err(late))
 }
 
-fn wants_fence(store_request: &StoreRequest) -> bool {
-    match store_request {
-        StoreRequest::Acquire { fence, .. } => *fence != Fence::No,
-        StoreRequest::Handover { fence, .. } => *fence,
-        _ => false,
-    }
-}
-
-/// Sends an acquisition, which waits up to `limit` for a connection. It may take a free lock, so it is put off during
-/// the grace, and when it waited too long.
-async fn acquire(
-    reconnector: &Reconnector,
-    request: &Request,
-    data_loss: &DataLossDetector,
-    limit: Duration,
-) -> StoreReply {
-    let asked_at = clock::now();
-    let link = match link_within(reconnector, limit).await {
-        Ok(link) => link,
-        Err(outcome) => return untold(outcome),
-    };
-    if let Some(ms) = puts_off(data_loss, asked_at) {
-        return untold(Outcome::NotYet { ms });
-    }
-    match data_loss::left_ms(link.grace_until) {
-        Some(ms) => hold_back(&link, request, ms).await,
-        None => ask_on(&link, reconnector, request, data_loss).await,
-    }
-}
-
-/// Sends a request that takes no free lock, and waits up to `limit` for a connection.
-async fn ask(
-    reconnector: &Reconnector,
-    request: &Request,
-    data_loss: &DataLossDetector,
-    limit: Duration,
-) -> StoreReply {
-    let asked_at = clock::now();
-    let link = match link_within(reconnector, limit).await {
-        Ok(link) => link,
-        Err(outcome) => return untold(outcome),
-    };
-    // If this process was paused, the connection may come after the limit.
-    if Duration::from_micros(clock::now().micros_since(asked_at)) > limit {
-        return untold(Outcome::NoLink);
-    }
-    ask_on(&link, reconnector, request, data_loss).await
-}
-
-/// Returns the link, if it comes within `limit`.
-///
-/// # Errors
-/// The outcome of a request that is not sent.
-async fn link_within(reconnector: &Reconnector, limit: Duration) -> Result<Arc<Link>, Outcome> {
-    match reconnector.link_soon(limit).await {
-        Some(link) => link.map_err(Outcome::Refused),
-        None => Err(Outcome::NoLink),
-    }
-}
-
-/// Sends a request on this link, which is given up if it is of no use for the next request.
-async fn ask_on(
-    link: &Arc<Link>,
-    reconnector: &Reconnector,
-    request: &Request,
-    data_loss: &DataLossDetector,
-) -> StoreReply {
-    let Some(Reading::Done { mut outcome, read }) = link.ask(request).await else {
-        // A caller that sends the request again must not find the same link.
-        reconnector.give_up(link).await;
-        return untold(Outcome::Unknown);
-    };
-    if let Outcome::Refused(text) = &outcome
-        && acl_error::is_by_script(text)
-    {
-        outcome = Outcome::Refused(acl_error::in_words_of_redis(link, request.key()).await);
-    }
-    reconnector.can_lock().replied(request.purpose(), &outcome);
-    let says = |word: &[u8]| matches!(&outcome, Outcome::NotNow(text) if text.starts_with(word));
-    if says(b"READONLY") || says(b"LOADING") || says(b"MASTERDOWN") {
-        // The address may resolve to a new master by now. If this server accepts writes again, it may have lost
-        // data.
-        reconnector.give_up(link).await;
-    }
-    let reply = StoreReply {
-        outcome,
-        armed: (read && link.tells()).then_some(link.id),
-        grace_ms: data_loss.grace_left_ms(),
-    };
-    acknowledged(link, reconnector, request, reply).await
-}
-
-/// The fate of a lease that lockgate does not take back, or may not.
-const LEASE_STAYS: &str = "the lease ends when it would have";
-
-/// Waits until the replicas that the request wants acknowledged what it granted on this link. Otherwise takes the grant
-/// back, unless the token held the lock before.
-async fn acknowledged(
-    link: &Arc<Link>,
-    reconnector: &Reconnector,
-    request: &Request,
-    reply: StoreReply,
-) -> StoreReply {
-    let Outcome::Granted {
-        deadline, fresh, ..
-    } = reply.outcome
-    else {
-        return reply;
-    };
-    let replicas = request.replicas();
-    if replicas == 0 {
-        return reply;
-    }
-    let Err(missing) = link.acknowledge(replicas).await else {
-        return reply;
-    };
-    let unacknowledged = |fate: &str, kept: Option<(Deadline, bool)>| Outcome::Unacknowledged {
-        error: missing.error(fate),
-        may_pass: missing.may_pass(),
-        kept,
-    };
-    let release = request.taking_back(deadline, fresh);
-    let outcome = match &release {
-        None => unacknowledged(LEASE_STAYS, Some((deadline, fresh))),
-        Some(release) => match link.ask(release).await {
-            // If it is not released here, the lease is over, or another client changed the lock.
-            Some(Reading::Done {
-                outcome: Outcome::Free | Outcome::Held { .. },
-                ..
-            }) => unacknowledged("the lock was given back", None),
-            // Another connection would be refused as well.
-            Some(Reading::Done {
-                outcome: Outcome::Refused(_) | Outcome::WrongType(_),
-                ..
-            }) => unacknowledged(LEASE_STAYS, None),
-            // Redis may have released the lock or not.
-            _ => Outcome::Unknown,
-        },
-    };
-    if missing.is_elsewhere() || outcome == Outcome::Unknown {
-        reconnector.give_up(link).await;
-    }
-    StoreReply {
-        outcome,
-        armed: reply.armed.filter(|_| release.is_none()),
-        ..reply
-    }
-}
-
-/// Returns after how many milliseconds a lock request issued at `asked_at` must be issued anew; none if it can
-/// be sent now.
-fn puts_off(data_loss: &DataLossDetector, asked_at: Time) -> Option<u64> {
-    let is_old = clock::now().millis_since(asked_at) >= ANEW_AFTER_MS;
-    data_loss.grace_left_ms().or(is_old.then_some(0))
-}
-
-/// Puts off a request of a user that may take no free lock for `ms`. If another token holds the lock, the reply
-/// is that holder: users that wait for the lock in this instance and are not held back need it too.
-async fn hold_back(link: &Link, request: &Request, ms: u64) -> StoreReply {
-    match link.ask(&request.to_check()).await {
-        Some(Reading::Done { outcome, read }) if request.is_in_vain(&outcome) => StoreReply {
-            outcome,
-            armed: (read && link.tells()).then_some(link.id),
-            grace_ms: Some(ms),
-        },
-        _ => untold(Outcome::NotYet { ms }),
-    }
-}
-
-/// Takes the lock with a plain `SET`. None: the caller must send the full request.
-async fn acquire_bare(
-    reconnector: &Reconnector,
-    first: &Cmd,
-    request: &Request,
-    data_loss: &DataLossDetector,
-    limit: Duration,
-) -> Option<StoreReply> {
-    let asked_at = clock::now();
-    let Some(link) = reconnector.link_soon(limit).await else {
-        return Some(untold(Outcome::NoLink));
-    };
-    let link = link.ok()?;
-    if let Some(ms) = puts_off(data_loss, asked_at) {
-        return Some(untold(Outcome::NotYet { ms }));
-    }
-    if data_loss::left_ms(link.grace_until).is_some() {
-        return None;
-    }
-    match link.store_request(Purpose::Set, first).await {
-        Some(Value::Okay) => {
-            reconnector.can_lock().granted();
-            let granted = Outcome::Granted {
-                deadline: Deadline(0),
-                fresh: false,
-                fence: None,
-            };
-            Some(acknowledged(&link, reconnector, request, untold(granted)).await)
-        }
-        Some(_) => None,
-        None => {
-            reconnector.give_up(&link).await;
-            Some(untold(Outcome::Unknown))
-        }
-    }
-}
-
 async fn status(reconnector: &Reconnector, key: &[u8]) -> Result<LockStatus, Bytes> {
     let mut command = redis::cmd("PTTL");
     match read(reconnector, Purpose::Status, command.arg(key)).await? {
@@ -592,14 +335,5 @@ async fn read(reconnector: &Reconnector, purpose: Purpose, command: &Cmd) -> Res
             // The command is read-only, so it may be sent again.
             None => reconnector.give_up(&link).await,
         }
-    }
-}
-
-/// Returns an [`StoreReply`] after which no push will come.
-fn untold(outcome: Outcome) -> StoreReply {
-    StoreReply {
-        outcome,
-        armed: None,
-        grace_ms: None,
     }
 }

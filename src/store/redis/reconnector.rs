@@ -12,7 +12,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,8 +25,7 @@ use tokio::{
 };
 
 use super::{
-    can_lock::{self, CanLock},
-    grace,
+    can_lock, grace,
     handshake::{self, NoLink, Peer, Subject},
     link::Link,
     settings::LONGEST_PAUSE,
@@ -99,23 +98,30 @@ struct Shared {
 
 impl Reconnector {
     /// Creates a reconnector. It opens nothing before [`begin`](Self::begin) or the first request.
-    pub(super) fn new(subject: Subject, next_id: Arc<AtomicU64>) -> Self {
-        let shared = Shared {
-            subject: Arc::new(subject),
-            next_id,
-            state: watch::Sender::new(State::Down(None)),
-            attempts: AtomicU64::new(0),
-            asked: AtomicBool::new(false),
-            down_since: AtomicU64::new(0),
-            passed_over: AtomicBool::new(false),
-            wanted: Notify::new(),
-            used_at: AtomicU64::new(clock::now().micros()),
-        };
-        Self {
-            shared: Arc::new(shared),
-            task: OnceLock::new(),
-            recoveries: Semaphore::new(RECOVERIES_IN_FLIGHT),
-        }
+    pub(super) fn new(subject: Subject, next_id: Arc<AtomicU64>) -> Arc<Self> {
+        Arc::new_cyclic(|this| {
+            let reconnector = Weak::clone(this);
+            let subject = Subject {
+                reconnector,
+                ..subject
+            };
+            let shared = Shared {
+                subject: Arc::new(subject),
+                next_id,
+                state: watch::Sender::new(State::Down(None)),
+                attempts: AtomicU64::new(0),
+                asked: AtomicBool::new(false),
+                down_since: AtomicU64::new(0),
+                passed_over: AtomicBool::new(false),
+                wanted: Notify::new(),
+                used_at: AtomicU64::new(clock::now().micros()),
+            };
+            Self {
+                shared: Arc::new(shared),
+                task: OnceLock::new(),
+                recoveries: Semaphore::new(RECOVERIES_IN_FLIGHT),
+            }
+        })
     }
 
     /// Waits until a request of a recovery may be sent: not too many others are in flight, and every queue is notified.
@@ -132,8 +138,7 @@ impl Reconnector {
     /// Redis's own error, if it refuses access: at an attempt that begins after this call, or at one whose pause is
     /// not over.
     pub(super) async fn link(&self) -> Result<Arc<Link>, Bytes> {
-        let now = clock::now().micros();
-        self.shared.used_at.store(now, Ordering::Relaxed);
+        self.used();
         if let Some(known) = self.known() {
             return known;
         }
@@ -193,6 +198,28 @@ impl Reconnector {
         }
     }
 
+    /// Returns the open link.
+    pub(super) fn open_link(&self) -> Option<Arc<Link>> {
+        self.used();
+        match &*self.shared.state.borrow() {
+            State::Up(link) => Some(Arc::clone(link)),
+            State::Down(_) | State::Refused(_) => None,
+        }
+    }
+
+    fn used(&self) {
+        let now = clock::now().micros();
+        self.shared.used_at.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns whether Redis owes replies on the open link.
+    pub(super) fn is_asking(&self) -> bool {
+        match &*self.shared.state.borrow() {
+            State::Up(link) => link.is_asking(),
+            State::Down(_) | State::Refused(_) => false,
+        }
+    }
+
     /// Starts connecting, unless it has started already. Until a caller asks for the [link](Self::link), this
     /// only tests the connection.
     pub(super) fn begin(&self) {
@@ -213,9 +240,9 @@ impl Reconnector {
         }
     }
 
-    /// Returns the state of Redis that every connection shares.
-    pub(super) fn can_lock(&self) -> &CanLock {
-        &self.shared.subject.can_lock
+    /// Returns the purpose of its links.
+    pub(super) fn subject(&self) -> &Subject {
+        &self.shared.subject
     }
 
     /// Returns why there is no link.
@@ -374,6 +401,7 @@ impl Keeper {
         self.shared.down(why.to_owned());
         drop((open, grace));
         driver.end().await;
+        link.report_unanswered(&self.subject);
         if link.tells() {
             self.subject.listener.tracking_lost(link.id);
         }

@@ -24,7 +24,7 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use redis::{Arg, Cmd, Script, ServerError, Value};
+use redis::{Script, ServerError, Value};
 
 use crate::{
     limits::TOKEN_BYTES,
@@ -105,30 +105,32 @@ pub(super) const ACK_KEY: &[u8] = b"lockgate:ack";
 /// an operator set the counter by hand, and deleting it must undo that.
 pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
 
-/// Returns the plain `SET` of `acquire.lua`: half the work for Redis, but it returns no deadline and arms no
-/// tracking.
-pub(super) fn bare(key: &[u8], token: &Token, lease_ms: u64) -> Cmd {
-    let mut command = redis::cmd("SET");
-    command.arg(key).arg(&token.as_bytes()[..]);
-    command.arg("NX").arg("PX").arg(lease_ms);
-    command
+/// A request in flight: how to write it, and how to read its reply.
+#[derive(Debug)]
+pub(super) struct Request {
+    key: Bytes,
+    store_request: StoreRequest,
+    /// A new fence will be at least this.
+    floor: u64,
 }
 
-/// A request in flight: the command, and how to read its reply.
-pub(super) struct Request {
-    purpose: Purpose,
-    script: &'static Prepared,
-    command: Cmd,
-    /// The number of replicas that have to acknowledge the grant.
-    replicas: u32,
-    take_back: TakeBack,
+/// The form of a request on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A plain `SET` in place of `acquire.lua`: half the work for Redis, but it returns no deadline and arms no
+    /// tracking. Nil says that the lock is held.
+    Bare,
+    /// The script's hash.
+    ByHash,
+    /// The whole script, which Redis then caches.
+    InFull,
 }
 
 /// The meaning of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// Redis does not have the script yet: send [`Request::in_full`].
-    Unseen,
+    /// Redis executed nothing: send the request in this form.
+    Again(Form),
     /// Redis executed the request.
     Done {
         /// The state found and the action taken.
@@ -140,20 +142,70 @@ pub(super) enum Reading {
 
 impl Request {
     /// Creates the request for the lock with this key. A new fence will be at least `floor`.
-    pub(super) fn new(key: &[u8], store_request: &StoreRequest, floor: u64) -> Self {
+    pub(super) fn new(key: Bytes, store_request: StoreRequest, floor: u64) -> Self {
         Self {
-            replicas: store_request.replicas(),
-            take_back: match store_request {
-                StoreRequest::Acquire { take_back, .. } => *take_back,
-                _ => TakeBack::Never,
-            },
-            ..Self::of(key, store_request, floor)
+            key,
+            store_request,
+            floor,
         }
     }
 
-    fn of(key: &[u8], store_request: &StoreRequest, floor: u64) -> Self {
-        use Purpose::{Acquire, Check, DeleteDead, Extend, Handover, Release, WriteBack};
-        match store_request {
+    /// Returns the form in which to send it first.
+    pub(super) fn first_form(&self) -> Form {
+        match self.store_request {
+            StoreRequest::Acquire {
+                bare: true,
+                fence: Fence::No,
+                ..
+            } => Form::Bare,
+            _ => Form::ByHash,
+        }
+    }
+
+    /// Appends the command to `out`.
+    pub(super) fn write(&self, form: Form, out: &mut Vec<u8>) {
+        let arguments = self.arguments();
+        if form == Form::Bare {
+            let mut command = Packer::begin(out, 6);
+            command.word(b"SET").word(&self.key);
+            command.argument(&arguments.values[0]).word(b"NX");
+            command.word(b"PX").argument(&arguments.values[1]);
+            return;
+        }
+        let script = self.script();
+        let (keys, values) = (self.keys(), &arguments.values[..arguments.count]);
+        let mut command = Packer::begin(out, 3 + keys + values.len());
+        match form {
+            Form::InFull => command.word(b"EVAL").word(script.text.as_bytes()),
+            Form::ByHash | Form::Bare => command.word(b"EVALSHA").word(script.hash.as_bytes()),
+        };
+        command.number(keys as u64).word(&self.key);
+        if keys == 2 {
+            command.word(FENCE_KEY);
+        }
+        for value in values {
+            command.argument(value);
+        }
+    }
+
+    fn script(&self) -> &'static Prepared {
+        let is_fenced = self.is_fenced();
+        match &self.store_request {
+            StoreRequest::Acquire { .. } if is_fenced => &ACQUIRE_FENCED_SCRIPT,
+            StoreRequest::Acquire { .. } => &ACQUIRE_SCRIPT,
+            StoreRequest::Handover { .. } if is_fenced => &HANDOVER_FENCED_SCRIPT,
+            StoreRequest::Handover { .. } => &HANDOVER_SCRIPT,
+            StoreRequest::Release { .. } => &RELEASE_SCRIPT,
+            StoreRequest::Extend { .. } => &EXTEND_SCRIPT,
+            StoreRequest::Check { .. } => &CHECK_SCRIPT,
+            StoreRequest::WriteBack { .. } => &WRITE_BACK_SCRIPT,
+            StoreRequest::DeleteDead { .. } => &DELETE_DEAD_SCRIPT,
+        }
+    }
+
+    fn arguments(&self) -> ScriptArguments<'_> {
+        let arguments = ScriptArguments::default();
+        match &self.store_request {
             StoreRequest::Acquire {
                 token,
                 lease_ms,
@@ -162,17 +214,14 @@ impl Request {
                 strict,
                 ..
             } => {
-                let fenced = *fence != Fence::No;
-                let arguments = Arguments::of(key, fenced).token(token);
-                let arguments = arguments.number(*lease_ms).deadline(*expects);
-                if !fenced {
-                    return arguments.strict(*strict).to(Acquire, &ACQUIRE_SCRIPT);
+                let arguments = arguments.token(token).number(*lease_ms).deadline(*expects);
+                match fence {
+                    Fence::No => arguments.strict(*strict),
+                    Fence::New => arguments.number(self.floor).deadline(None),
+                    Fence::NewUnless(deadline) => {
+                        arguments.number(self.floor).deadline(Some(*deadline))
+                    }
                 }
-                let arguments = arguments.number(floor).deadline(match fence {
-                    Fence::NewUnless(deadline) => Some(*deadline),
-                    Fence::New | Fence::No => None,
-                });
-                arguments.to(Acquire, &ACQUIRE_FENCED_SCRIPT)
             }
             StoreRequest::Handover {
                 from,
@@ -183,22 +232,15 @@ impl Request {
                 strict,
                 ..
             } => {
-                let script = if *fence {
-                    &HANDOVER_FENCED_SCRIPT
-                } else {
-                    &HANDOVER_SCRIPT
-                };
-                let arguments = Arguments::of(key, *fence).token(from).token(to);
+                let arguments = arguments.token(from).token(to);
                 let arguments = arguments.number(*lease_ms).deadline(*only_if);
-                let arguments = match fence {
-                    true => arguments.number(floor),
+                match fence {
+                    true => arguments.number(self.floor),
                     false => arguments.strict(*strict),
-                };
-                arguments.to(Handover, script)
+                }
             }
             StoreRequest::Release { token, only_if, .. } => {
-                let arguments = Arguments::of(key, false).token(token).deadline(*only_if);
-                arguments.to(Release, &RELEASE_SCRIPT)
+                arguments.token(token).deadline(*only_if)
             }
             StoreRequest::Extend {
                 token,
@@ -207,57 +249,58 @@ impl Request {
                 mark,
                 ..
             } => {
-                let arguments = Arguments::of(key, false).token(token).number(*lease_ms);
-                let arguments = arguments.deadline(*expects).word(match mark {
+                let arguments = arguments.token(token).number(*lease_ms);
+                arguments.deadline(*expects).word(match mark {
                     Mark::None => "",
                     Mark::Kept => "kept",
                     Mark::Found => "found",
-                });
-                arguments.to(Extend, &EXTEND_SCRIPT)
+                })
             }
-            StoreRequest::Check { .. } => Arguments::of(key, false).to(Check, &CHECK_SCRIPT),
+            StoreRequest::Check { .. } => arguments,
             StoreRequest::WriteBack {
                 token, lease_ms, ..
-            } => {
-                let arguments = Arguments::of(key, false).token(token).number(*lease_ms);
-                arguments.to(WriteBack, &WRITE_BACK_SCRIPT)
-            }
+            } => arguments.token(token).number(*lease_ms),
             StoreRequest::DeleteDead { token, dead } => {
-                let arguments = Arguments::of(key, false).token(token);
-                let arguments = arguments.deadline(dead.not_after).deadline(dead.or_at);
-                arguments.to(DeleteDead, &DELETE_DEAD_SCRIPT)
+                let arguments = arguments.token(token);
+                arguments.deadline(dead.not_after).deadline(dead.or_at)
             }
         }
     }
 
     /// Returns a request that only reads the holder of the same lock.
     pub(super) fn to_check(&self) -> Self {
-        Arguments::of(self.key(), false).to(Purpose::Check, &CHECK_SCRIPT)
+        let user = self.store_request.user();
+        Self::new(self.key.clone(), StoreRequest::Check { user }, 0)
     }
 
     /// Returns the number of replicas that have to acknowledge what the request grants.
     pub(super) fn replicas(&self) -> u32 {
-        self.replicas
+        self.store_request.replicas()
     }
 
     /// Returns the release of what this request granted. None: the token held the lock before, and keeps it.
     pub(super) fn taking_back(&self, deadline: Deadline, fresh: bool) -> Option<Self> {
-        match self.take_back {
+        let StoreRequest::Acquire {
+            user,
+            token,
+            take_back,
+            ..
+        } = &self.store_request
+        else {
+            return None;
+        };
+        match take_back {
             TakeBack::Always => {}
             TakeBack::IfFresh if fresh => {}
             TakeBack::IfFresh | TakeBack::Never => return None,
         }
-        // The plain `SET` returns no deadline, and only lockgate knows its token.
-        let only_if = (deadline != Deadline(0)).then_some(deadline);
-        // The token follows the hash, the number of keys, and the keys.
-        let keys = if self.is_fenced() { 2 } else { 1 };
-        let token = match self.command.args_iter().nth(3 + keys) {
-            Some(Arg::Simple(token)) => Token::new(Bytes::copy_from_slice(token)),
-            _ => return None,
+        let release = StoreRequest::Release {
+            user: *user,
+            token: token.clone(),
+            // The plain `SET` returns no deadline, and only lockgate knows its token.
+            only_if: (deadline != Deadline(0)).then_some(deadline),
         };
-        let arguments = Arguments::of(self.key(), false).token(&token);
-        let arguments = arguments.deadline(only_if);
-        Some(arguments.to(Purpose::Release, &RELEASE_SCRIPT))
+        Some(Self::new(self.key.clone(), release, 0))
     }
 
     /// Returns whether another token holds the lock, given the outcome of [the check](Self::to_check).
@@ -269,52 +312,61 @@ impl Request {
         else {
             return false;
         };
-        let is_holder = |argument| matches!(argument, Arg::Simple(it) if it == holder.as_bytes());
-        !self.command.args_iter().any(is_holder)
+        let granted = self.store_request.grants_to();
+        granted.is_none_or(|(_, token, _)| token != holder)
     }
 
-    /// Returns the purpose, for the metrics.
-    pub(super) fn purpose(&self) -> Purpose {
-        self.purpose
+    /// Returns the purpose of the request in this form, for the metrics.
+    pub(super) fn purpose(&self, form: Form) -> Purpose {
+        match &self.store_request {
+            StoreRequest::Acquire { .. } if form == Form::Bare => Purpose::Set,
+            StoreRequest::Acquire { .. } => Purpose::Acquire,
+            StoreRequest::Handover { .. } => Purpose::Handover,
+            StoreRequest::Release { .. } => Purpose::Release,
+            StoreRequest::Extend { .. } => Purpose::Extend,
+            StoreRequest::Check { .. } => Purpose::Check,
+            StoreRequest::WriteBack { .. } => Purpose::WriteBack,
+            StoreRequest::DeleteDead { .. } => Purpose::DeleteDead,
+        }
     }
 
     /// Returns the key of the lock.
     pub(super) fn key(&self) -> &[u8] {
-        // The key follows the hash and the number of keys.
-        let key = self.command.args_iter().nth(3);
-        match key {
-            Some(Arg::Simple(key)) => key,
-            _ => b"",
-        }
+        &self.key
+    }
+
+    /// Returns whether the request is an acquisition: it may take a free lock.
+    pub(super) fn acquires(&self) -> bool {
+        matches!(self.store_request, StoreRequest::Acquire { .. })
+    }
+
+    /// Returns whether the request is part of the recovery from a loss of data.
+    pub(super) fn recovers(&self) -> bool {
+        matches!(
+            self.store_request,
+            StoreRequest::WriteBack { .. } | StoreRequest::DeleteDead { .. }
+        )
     }
 
     /// Returns whether the request creates a fence.
-    fn is_fenced(&self) -> bool {
-        matches!(self.command.args_iter().nth(2), Some(Arg::Simple(b"2")))
+    pub(super) fn is_fenced(&self) -> bool {
+        wants_fence(&self.store_request)
     }
 
-    /// Returns the command with the script's hash.
-    pub(super) fn by_hash(&self) -> &Cmd {
-        &self.command
+    fn keys(&self) -> usize {
+        if self.is_fenced() { 2 } else { 1 }
     }
 
-    /// Returns the command with the whole script, which Redis then caches.
-    pub(super) fn in_full(&self) -> Cmd {
-        let mut command = redis::cmd("EVAL");
-        command.arg(&self.script.text);
-        for argument in self.command.args_iter().skip(2) {
-            if let Arg::Simple(bytes) = argument {
-                command.arg(bytes);
-            }
-        }
-        command
-    }
-
-    /// Interprets the reply to either command.
-    pub(super) fn read(&self, reply: Value) -> Reading {
-        let releases = self.purpose == Purpose::Release;
+    /// Interprets the reply to the command in this form.
+    pub(super) fn read(&self, form: Form, reply: Value) -> Reading {
+        let releases = matches!(self.store_request, StoreRequest::Release { .. });
         let (outcome, read) = match reply {
-            Value::ServerError(error) if error.code() == "NOSCRIPT" => return Reading::Unseen,
+            Value::Okay if form == Form::Bare => (granted(0, false), false),
+            // The script says who holds the lock, or why Redis refuses.
+            _ if form == Form::Bare => return Reading::Again(Form::ByHash),
+            Value::ServerError(error) if error.code() == "NOSCRIPT" && form == Form::ByHash => {
+                return Reading::Again(Form::InFull);
+            }
             Value::ServerError(error) => match refusal(&error) {
                 // The fence counter may be the key of the wrong type.
                 Outcome::WrongType(text) if self.is_fenced() => (Outcome::Refused(text), false),
@@ -331,7 +383,10 @@ impl Request {
             ),
             Value::Int(_) if releases => (Outcome::Free, false),
             Value::Int(at) => (granted(at, true), true),
-            Value::Nil => (Outcome::Free, self.purpose != Purpose::DeleteDead),
+            Value::Nil => {
+                let deletes = matches!(self.store_request, StoreRequest::DeleteDead { .. });
+                (Outcome::Free, !deletes)
+            }
             Value::Array(items) => match held_or_done(items) {
                 Some(outcome) => (outcome, true),
                 None => (unexpected(), false),
@@ -342,30 +397,46 @@ impl Request {
     }
 }
 
-/// The keys and arguments of a script, in order.
-struct Arguments {
-    keys: Vec<Bytes>,
-    values: Vec<Bytes>,
+/// Returns whether a grant by this request has a fence.
+pub(super) fn wants_fence(store_request: &StoreRequest) -> bool {
+    match store_request {
+        StoreRequest::Acquire { fence, .. } => *fence != Fence::No,
+        StoreRequest::Handover { fence, .. } => *fence,
+        _ => false,
+    }
 }
 
-impl Arguments {
-    fn of(key: &[u8], fence: bool) -> Self {
-        let mut keys = vec![Bytes::copy_from_slice(key)];
-        keys.extend(fence.then(|| Bytes::from_static(FENCE_KEY)));
-        Self {
-            keys,
-            values: Vec::with_capacity(5),
-        }
-    }
+/// Most arguments of a script.
+const ARGUMENTS: usize = 5;
 
-    fn token(mut self, token: &Token) -> Self {
-        self.values.push(token.as_bytes().clone());
+/// The arguments of a script, in order.
+#[derive(Default)]
+struct ScriptArguments<'a> {
+    values: [ScriptArgument<'a>; ARGUMENTS],
+    count: usize,
+}
+
+#[derive(Default, Clone, Copy)]
+enum ScriptArgument<'a> {
+    #[default]
+    Nothing,
+    Bytes(&'a [u8]),
+    Number(u64),
+}
+
+impl<'a> ScriptArguments<'a> {
+    fn with(mut self, value: ScriptArgument<'a>) -> Self {
+        self.values[self.count] = value;
+        self.count += 1;
         self
     }
 
-    fn word(mut self, word: &'static str) -> Self {
-        self.values.push(Bytes::from_static(word.as_bytes()));
-        self
+    fn token(self, token: &'a Token) -> Self {
+        self.with(ScriptArgument::Bytes(token.as_bytes()))
+    }
+
+    fn word(self, word: &'static str) -> Self {
+        self.with(ScriptArgument::Bytes(word.as_bytes()))
     }
 
     /// Adds the argument that makes a token that holds the lock already no owner.
@@ -377,37 +448,65 @@ impl Arguments {
     }
 
     fn number(self, number: u64) -> Self {
-        self.number_or_nothing(Some(number))
-    }
-
-    fn number_or_nothing(mut self, number: Option<u64>) -> Self {
-        let text = number.map_or_else(String::new, |number| number.to_string());
-        self.values.push(Bytes::from(text));
-        self
+        self.with(ScriptArgument::Number(number))
     }
 
     fn deadline(self, deadline: Option<Deadline>) -> Self {
-        self.number_or_nothing(deadline.map(|Deadline(at)| at))
+        self.with(match deadline {
+            Some(Deadline(at)) => ScriptArgument::Number(at),
+            None => ScriptArgument::Nothing,
+        })
+    }
+}
+
+/// Writes one command.
+struct Packer<'a>(&'a mut Vec<u8>);
+
+impl<'a> Packer<'a> {
+    /// Begins a command with this many words.
+    fn begin(out: &'a mut Vec<u8>, words: usize) -> Self {
+        let mut packer = Self(out);
+        packer.line(b'*', words as u64);
+        packer
     }
 
-    fn to(self, purpose: Purpose, script: &'static LazyLock<Prepared>) -> Request {
-        let script: &'static Prepared = script;
-        let all = || self.keys.iter().chain(&self.values);
-        let bytes = 80 + all().map(Bytes::len).sum::<usize>();
-        let mut command = Cmd::with_capacity(3 + self.keys.len() + self.values.len(), bytes);
-        command
-            .arg("EVALSHA")
-            .arg(&script.hash)
-            .arg(self.keys.len());
-        for argument in all() {
-            command.arg(&argument[..]);
+    fn word(&mut self, word: &[u8]) -> &mut Self {
+        self.line(b'$', word.len() as u64);
+        self.0.extend_from_slice(word);
+        self.0.extend_from_slice(b"\r\n");
+        self
+    }
+
+    fn number(&mut self, number: u64) -> &mut Self {
+        let (digits, from) = digits(number);
+        self.word(&digits[from..])
+    }
+
+    fn argument(&mut self, argument: &ScriptArgument<'_>) -> &mut Self {
+        match argument {
+            ScriptArgument::Nothing => self.word(b""),
+            ScriptArgument::Bytes(bytes) => self.word(bytes),
+            ScriptArgument::Number(number) => self.number(*number),
         }
-        Request {
-            purpose,
-            script,
-            command,
-            replicas: 0,
-            take_back: TakeBack::Never,
+    }
+
+    fn line(&mut self, kind: u8, number: u64) {
+        let (digits, from) = digits(number);
+        self.0.push(kind);
+        self.0.extend_from_slice(&digits[from..]);
+        self.0.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Returns the decimal digits of a number, and where they begin.
+fn digits(mut number: u64) -> ([u8; 20], usize) {
+    let (mut digits, mut from) = ([b'0'; 20], 20);
+    loop {
+        from -= 1;
+        digits[from] += (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return (digits, from);
         }
     }
 }

@@ -3,8 +3,9 @@
 use super::{
     data_loss::{ACTIVE_REPLICA, DataLossDetector, Identity, field, takes_no_writes},
     grace::{self, MarkOperation},
-    handshake::{NoLink, Talk, lossy, say},
+    handshake::{NoLink, info, lossy, say},
     scripts::{FENCE_KEY, error_text, is_passing},
+    wire::Wire,
 };
 use crate::telemetry::metrics::upstream::Purpose;
 
@@ -49,14 +50,14 @@ impl ServerInfo {
 /// Reads the server's role; and if write-back is on, also its identity, its version, and the policy by which it evicts
 /// keys when memory is short.
 pub(super) async fn identify(
-    connection: &mut Talk,
+    wire: &Wire,
     data_loss: &DataLossDetector,
 ) -> Result<ServerInfo, NoLink> {
     let count = match data_loss.matters() {
         true => ServerInfo::SECTIONS.len(),
         false => 1,
     };
-    let info = match connection.info(&ServerInfo::SECTIONS[..count]).await? {
+    let info = match info(wire, &ServerInfo::SECTIONS[..count]).await? {
         Ok(info) => info,
         Err(refusal) => return Ok(ServerInfo::unknown(refusal)),
     };
@@ -70,7 +71,7 @@ pub(super) async fn identify(
     if let Some(why) = &mut server.takes_no_writes {
         // Redis's own error says more. An empty `SETRANGE` writes nothing.
         let mut write = redis::cmd("SETRANGE");
-        let refusal = say(connection, write.arg(FENCE_KEY).arg(0).arg("")).await?;
+        let refusal = say(wire, write.arg(FENCE_KEY).arg(0).arg("")).await?;
         if let Some(error) = refusal.err().filter(is_passing) {
             *why = lossy(&error_text(&error));
         }
@@ -78,8 +79,7 @@ pub(super) async fn identify(
         && let Some(grace) = data_loss.grace_to_keep(identity)
     {
         let begin = grace::command(identity, MarkOperation::Begin(grace));
-        let reply = connection.send(Purpose::Setup, &begin).await;
-        let reply = reply.map_err(|error| NoLink::Failed(error.to_string()))?;
+        let reply = wire.send(Purpose::Setup, &begin).await?;
         identity.grace_left = grace::left(reply);
     }
     Ok(server)

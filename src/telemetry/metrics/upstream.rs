@@ -21,7 +21,7 @@ pub struct UpstreamMetrics {
     pub latency: Histogram<{ ROUND_TRIPS.len() }>,
     acknowledgements: Histogram<{ ROUND_TRIPS.len() }>,
     unacknowledged: Counter,
-    in_flight: AtomicUsize,
+    pub(crate) in_flight: AtomicUsize,
     open: AtomicUsize,
     reconnects: Counter,
     failures: Counter,
@@ -104,10 +104,6 @@ const _: () = {
 #[derive(Debug)]
 pub struct Open(Arc<UpstreamMetrics>);
 
-/// A command in flight. It is dropped when it is answered or given up.
-#[derive(Debug)]
-pub struct InFlight<'a>(&'a UpstreamMetrics);
-
 impl UpstreamMetrics {
     /// Creates the metrics at zero.
     pub const fn new() -> Self {
@@ -134,11 +130,15 @@ impl UpstreamMetrics {
         self.commands[purpose as usize].count();
     }
 
-    /// Counts a command that is sent, and that is in flight until the returned value is dropped.
-    pub fn asked(&self, purpose: Purpose) -> InFlight<'_> {
+    /// Counts a command that is sent, and that is in flight until it is [settled](Self::settled).
+    pub fn asked(&self, purpose: Purpose) {
         self.sent(purpose);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(self)
+    }
+
+    /// Counts commands that were answered or given up.
+    pub fn settled(&self, commands: usize) {
+        self.in_flight.fetch_sub(commands, Ordering::Relaxed);
     }
 
     /// Counts a grant or a renewal that the replicas acknowledged after this many microseconds.
@@ -290,11 +290,5 @@ impl Default for UpstreamMetrics {
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use redis::{Cmd, PushInfo, PushKind, Value, aio::SendError};
+use redis::{Cmd, Value};
 use tokio::{
     sync::mpsc,
     time::{timeout, timeout_at},
@@ -16,12 +16,14 @@ use super::{
         data_loss::field,
         grace::{self, MarkOperation},
         handshake::{
-            EVICTS, Hello, NO_IDENTITY, NO_KILL, NO_MARK, NO_PUSHES, NoLink, Peer, Talk, dial,
-            lossy, start_tracking,
+            EVICTS, Hello, NO_IDENTITY, NO_KILL, NO_MARK, NO_PUSHES, NoLink, Peer, dial, info,
+            lossy, speak_resp3, start_tracking,
         },
-        scripts::{FENCE_CEILING, FENCE_KEY, GRACE_KEY, Reading, Request, error_text},
+        requests::SentRequest,
+        scripts::{FENCE_CEILING, FENCE_KEY, Form, GRACE_KEY, Reading, Request, error_text},
         server_info::ServerInfo,
         settings::RedisSettings,
+        wire::{Receiver, Wire},
     },
     CONNECTION, DEADLINES, FENCES, Finding, IDENTITY, LATE, MARK, MEMORY, ONE_NODE, PUSHES,
     REPLICAS, RESET, SCRIPTS, State, WRITES, cure,
@@ -29,10 +31,7 @@ use super::{
 use crate::{
     lock::{Fence, Mark, Outcome, StoreRequest, TakeBack, Token, UserId},
     store::task::Task,
-    telemetry::{
-        escape::escape,
-        metrics::upstream::{Purpose, UpstreamMetrics},
-    },
+    telemetry::{escape::escape, metrics::upstream::Purpose},
 };
 
 /// The lease of the examination's own lock, in milliseconds: where the examination is killed, its key ends by itself.
@@ -51,19 +50,8 @@ const MAY_WRITE: &str = include_str!("../lua/may_write.lua");
 async fn open(
     settings: &RedisSettings,
     pushes: Option<mpsc::Sender<Value>>,
-) -> Result<(Talk, Task), Hello> {
+) -> Result<(Arc<Wire>, Task), Hello> {
     let deadline = settings.connect_deadline();
-    let pushes = pushes.map(|pushes| {
-        move |push: PushInfo| -> Result<(), SendError> {
-            if push.kind == PushKind::Invalidate {
-                push.data.into_iter().for_each(|keys| {
-                    // A full channel has enough to look at.
-                    let _ = pushes.try_send(keys);
-                });
-            }
-            Ok(())
-        }
-    });
     let opened = async {
         let mut stream = dial(settings, deadline).await?;
         if let Some(own) = &settings.own
@@ -71,7 +59,12 @@ async fn open(
         {
             return Err(NoLink::WrongPassword(text).into());
         }
-        Talk::begin(stream, pushes, Arc::<UpstreamMetrics>::default()).await
+        let resp3 = pushes.is_some();
+        let (wire, driver) = Wire::new(stream, Arc::new(Pushes(pushes)), Arc::default());
+        if resp3 {
+            speak_resp3(&wire).await?;
+        }
+        Ok((wire, driver))
     };
     let late = || Err(NoLink::Failed("Redis does not answer to the handshake".into()).into());
     timeout_at(deadline, opened)
@@ -79,10 +72,25 @@ async fn open(
         .unwrap_or_else(|_| late())
 }
 
+/// Keeps pushes until they are looked at.
+struct Pushes(Option<mpsc::Sender<Value>>);
+
+impl Receiver for Pushes {
+    fn changed(&self, keys: Value) {
+        if let Some(pushes) = &self.0 {
+            // A full channel has enough to look at.
+            let _ = pushes.try_send(keys);
+        }
+    }
+
+    // No queue asks on this connection.
+    fn replied(&self, _: SentRequest, _: Value) {}
+}
+
 /// An examination under way.
 pub(super) struct Examination<'a> {
     settings: &'a RedisSettings,
-    talk: Talk,
+    wire: Arc<Wire>,
     /// Ends with the examination.
     _driver: Task,
     pushes: mpsc::Receiver<Value>,
@@ -102,11 +110,11 @@ impl<'a> Examination<'a> {
             mute = Some(reason);
             opened = open(settings, None).await;
         }
-        let (talk, driver) = opened.map_err(Hello::into_no_link)?;
+        let (wire, driver) = opened.map_err(Hello::into_no_link)?;
         let name = format!("lockgate:doctor:{}", uuid::Uuid::new_v4());
         let mut examination = Self {
             settings,
-            talk,
+            wire,
             _driver: driver,
             pushes,
             mute,
@@ -123,7 +131,7 @@ impl<'a> Examination<'a> {
 
     pub(super) async fn run(&mut self) -> Result<(), NoLink> {
         let sections = [&ServerInfo::SECTIONS[..], &["cluster"]].concat();
-        let info = within(self.settings, self.talk.info(&sections)).await?;
+        let info = within(self.settings, info(&self.wire, &sections)).await?;
         let server = ServerInfo::read(info.as_deref().unwrap_or_default());
         if self.writes(&server).await? {
             if self.scripts().await? {
@@ -237,7 +245,7 @@ impl<'a> Examination<'a> {
             (release(&other), "free"),
         ];
         for (step, (request, expected)) in steps.into_iter().enumerate() {
-            let outcome = self.request(&request, step == 0).await?;
+            let outcome = self.request(request, step == 0).await?;
             let error = match &outcome {
                 Outcome::Granted { .. } if expected == "granted" => continue,
                 Outcome::Held { .. } if expected == "held" => continue,
@@ -272,7 +280,7 @@ impl<'a> Examination<'a> {
     async fn pushes(&mut self, server: &ServerInfo) -> Result<(), NoLink> {
         let refusal = match self.mute.take() {
             Some(reason) => Some(reason),
-            None => within(self.settings, start_tracking(&mut self.talk)).await?,
+            None => within(self.settings, start_tracking(&self.wire)).await?,
         };
         if let Some(error) = refusal.as_ref().or(server.echoes.as_ref()) {
             self.denied(PUSHES, State::Degraded, NO_PUSHES, error);
@@ -280,7 +288,7 @@ impl<'a> Examination<'a> {
         }
         let token = Token::new("one");
         for request in [acquire(&token), extend(&token)] {
-            self.request(&request, false).await?;
+            self.request(request, false).await?;
         }
         // Pushes of own changes come before the reply to a later command.
         let _ = self.ask(&redis::cmd("PING")).await?;
@@ -294,9 +302,9 @@ impl<'a> Examination<'a> {
             );
             return Ok(());
         }
-        let mut other = self.another().await?;
+        let other = self.another().await?;
         let set = command("SET", &[&self.key, b"changed", b"PX", b"10000"]);
-        let _ = within(self.settings, say(&mut other.0, &set)).await?;
+        let _ = within(self.settings, say(&other.0, &set)).await?;
         let pushed = async {
             while let Some(keys) = self.pushes.recv().await {
                 if names(&keys, &self.key) {
@@ -382,16 +390,16 @@ impl<'a> Examination<'a> {
 
     /// Ends a connection as lockgate ends a broken one.
     async fn late_requests(&mut self) -> Result<(), NoLink> {
-        let mut other = self.another().await?;
-        let Some(peer) = within(self.settings, Peer::of(&mut other.0)).await? else {
+        let other = self.another().await?;
+        let Some(peer) = within(self.settings, Peer::of(&other.0)).await? else {
             self.denied(LATE, State::Degraded, NO_KILL, "CLIENT INFO");
             return Ok(());
         };
-        match within(self.settings, peer.end(&mut self.talk)).await? {
+        match within(self.settings, peer.end(&self.wire)).await? {
             Err(error) => self.denied(LATE, State::Degraded, NO_KILL, &lossy(&error_text(&error))),
             Ok(()) => {
                 let ping = redis::cmd("PING");
-                let answer = within(self.settings, say(&mut other.0, &ping)).await;
+                let answer = within(self.settings, say(&other.0, &ping)).await;
                 match answer {
                     Err(_) => self.works(LATE, "a broken connection is ended"),
                     Ok(_) => self.denied(LATE, State::Degraded, NO_KILL, "it is still open"),
@@ -448,21 +456,20 @@ impl<'a> Examination<'a> {
     }
 
     /// Sends a request about the lock, as lockgate does, or at once with the whole script.
-    async fn request(&mut self, request: &StoreRequest, in_full: bool) -> Result<Outcome, NoLink> {
-        let request = Request::new(&self.key, request, 0);
-        let mut command = match in_full {
-            true => request.in_full(),
-            false => request.by_hash().clone(),
+    async fn request(&mut self, request: StoreRequest, in_full: bool) -> Result<Outcome, NoLink> {
+        let request = Request::new(self.key.clone().into(), request, 0);
+        let mut form = match in_full {
+            true => Form::InFull,
+            false => request.first_form(),
         };
         loop {
-            let reply = self.talk.send(request.purpose(), &command);
-            let reply = async {
-                reply
-                    .await
-                    .map_err(|error| NoLink::Failed(error.to_string()))
-            };
-            match request.read(within(self.settings, reply).await?) {
-                Reading::Unseen => command = request.in_full(),
+            let purpose = request.purpose(form);
+            let reply = self
+                .wire
+                .send_bytes(purpose, |bytes| request.write(form, bytes));
+            let reply = within(self.settings, async { Ok(reply.await?) }).await?;
+            match request.read(form, reply) {
+                Reading::Again(next) => form = next,
                 Reading::Done { outcome, .. } => return Ok(outcome),
             }
         }
@@ -485,11 +492,11 @@ impl<'a> Examination<'a> {
 
     /// Sends a command. The inner error is Redis's refusal.
     async fn ask(&mut self, command: &Cmd) -> Result<Result<Value, String>, NoLink> {
-        within(self.settings, say(&mut self.talk, command)).await
+        within(self.settings, say(&self.wire, command)).await
     }
 
     /// Opens another connection as the same user.
-    async fn another(&self) -> Result<(Talk, Task), NoLink> {
+    async fn another(&self) -> Result<(Arc<Wire>, Task), NoLink> {
         open(self.settings, None).await.map_err(Hello::into_no_link)
     }
 
@@ -530,11 +537,10 @@ async fn within<T>(
     timeout(settings.timeout, answer).await.unwrap_or(late)
 }
 
-async fn say(talk: &mut Talk, command: &Cmd) -> Result<Result<Value, String>, NoLink> {
-    match talk.send(Purpose::Setup, command).await {
-        Ok(Value::ServerError(error)) => Ok(Err(lossy(&error_text(&error)))),
-        Ok(value) => Ok(Ok(value)),
-        Err(error) => Err(NoLink::Failed(error.to_string())),
+async fn say(wire: &Wire, command: &Cmd) -> Result<Result<Value, String>, NoLink> {
+    match wire.send(Purpose::Setup, command).await? {
+        Value::ServerError(error) => Ok(Err(lossy(&error_text(&error)))),
+        value => Ok(Ok(value)),
     }
 }
 
