@@ -63,7 +63,9 @@ impl Gate {
     pub(super) fn dispatch(&self, name: &LockName, event: Event, caller: Option<Caller>) {
         let mut events = vec![(event, caller)];
         while let Some((event, caller)) = events.pop() {
-            let todo = self.handle(name, event, caller);
+            let mut todo = self.handle(name, event, caller);
+            // The reply to a release wakes a client that has time; a grant wakes one that has waited.
+            todo.deliveries.sort_by_key(|it| !it.is_grant());
             for delivery in todo.deliveries {
                 events.extend(delivery.send().map(|event| (event, None)));
             }
@@ -445,6 +447,10 @@ impl Todo {
 }
 
 impl Delivery {
+    fn is_grant(&self) -> bool {
+        matches!(self.reply, Reply::Granted { .. })
+    }
+
     /// Sends the reply. A grant without a receiver becomes an event.
     fn send(self) -> Option<Event> {
         let (request, user) = (self.request, self.caller.user);

@@ -1,5 +1,8 @@
 //! The timers of the queues: one task sleeps until the earliest.
 //!
+//! Most locks are released long before their lease ends, and a handover moves a timer. So the task is woken only for a
+//! timer that is due before the task looks again by itself.
+//!
 //! The timers use the process clock, which runs while the machine is suspended; the runtime's does not. So the
 //! task sleeps for at most [`LONGEST_SLEEP`] and checks again.
 
@@ -24,43 +27,57 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// The wake-up times of the queues.
 #[derive(Default)]
 pub(super) struct Timers {
-    set: Mutex<BTreeSet<(Time, LockName)>>,
+    schedule: Mutex<Schedule>,
     sooner: Notify,
+}
+
+#[derive(Default)]
+struct Schedule {
+    set: BTreeSet<(Time, LockName)>,
+    /// When the task looks next. In the past while it runs: then it looks once more before it sleeps.
+    looks_at: Time,
 }
 
 impl Timers {
     /// Moves the wake-up time of this lock's queue.
     pub(super) fn change(&self, name: &LockName, before: Option<Time>, after: Option<Time>) {
-        let mut set = self.set();
+        let mut schedule = self.schedule();
         if let Some(time) = before {
-            set.remove(&(time, name.clone()));
+            schedule.set.remove(&(time, name.clone()));
         }
-        if let Some(time) = after {
-            let sooner = set.first().is_none_or(|(first, _)| time < *first);
-            set.insert((time, name.clone()));
-            drop(set);
-            if sooner {
-                self.sooner.notify_one();
-            }
+        let Some(time) = after else { return };
+        schedule.set.insert((time, name.clone()));
+        if time < schedule.looks_at {
+            schedule.looks_at = time;
+            drop(schedule);
+            self.sooner.notify_one();
         }
     }
 
     fn take_due(&self, now: Time) -> Vec<LockName> {
-        let mut set = self.set();
+        let mut schedule = self.schedule();
         let mut due = Vec::new();
-        while set.first().is_some_and(|(time, _)| *time <= now) {
-            due.extend(set.pop_first().map(|(_, name)| name));
+        while schedule.set.first().is_some_and(|(time, _)| *time <= now) {
+            due.extend(schedule.set.pop_first().map(|(_, name)| name));
         }
         due
     }
 
-    fn next(&self) -> Option<Time> {
-        self.set().first().map(|(time, _)| *time)
+    /// Returns how long to sleep from now on.
+    fn sleep(&self, now: Time) -> Duration {
+        let mut schedule = self.schedule();
+        let first = schedule.set.first().map(|(time, _)| *time);
+        let sleep = first.map_or(LONGEST_SLEEP, |time| {
+            Duration::from_micros(time.micros_since(now)).min(LONGEST_SLEEP)
+        });
+        let micros = u64::try_from(sleep.as_micros()).unwrap_or(u64::MAX);
+        schedule.looks_at = Time::from_micros(now.micros().saturating_add(micros));
+        sleep
     }
 
-    fn set(&self) -> MutexGuard<'_, BTreeSet<(Time, LockName)>> {
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
         // No code panics while it holds this.
-        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,10 +91,7 @@ pub(super) async fn keep(gate: Weak<Gate>, timers: Arc<Timers>) {
                 gate.dispatch(&name, Event::Timer, None);
             }
         }
-        let sleep = match timers.next() {
-            Some(time) => Duration::from_micros(time.micros_since(clock::now())).min(LONGEST_SLEEP),
-            None => LONGEST_SLEEP,
-        };
+        let sleep = timers.sleep(clock::now());
         tokio::select! {
             () = tokio::time::sleep(sleep) => {}
             () = timers.sooner.notified() => {}
