@@ -1,6 +1,6 @@
 //! The queue of one lock.
 //!
-//! The queue holds three things: its waiters ([`WaitQueue`]), the latest word of the store ([`CachedHolder`], and the
+//! The queue holds three things: its waiters ([`Waiters`]), the latest word of the store ([`CachedHolder`], and the
 //! [`Lease`] if this instance granted it), and the store request in flight. At most one is in flight, so replies need
 //! no sorting. After every event [`Queue::go_on`] (`store_requests`) chooses the next store request by these three,
 //! whatever the event was:
@@ -39,7 +39,7 @@ use super::{
     fault::{Fault, planted},
     lease::{HandoverStreak, Lease},
     store_request::LinkId,
-    wait_queue::{Keep, WaitQueue, Waiter},
+    wait_queue::{Keep, Waiter, Waiters},
 };
 
 mod acknowledgement;
@@ -73,12 +73,12 @@ use unsure::Maker;
 /// The queue of one lock.
 #[derive(Debug)]
 pub struct Queue {
-    waiters: WaitQueue,
+    waiters: Waiters,
     ops: PendingOps,
-    in_flight: Option<InFlight>,
+    in_flight: Option<Box<InFlight>>,
     cached_holder: Option<CachedHolder>,
     /// The cached holder that a push ended, until the next reply.
-    told_of: Option<CachedHolder>,
+    told_of: Option<Box<CachedHolder>>,
     lease: Option<Lease>,
     streak: HandoverStreak,
     backoff: Backoff,
@@ -146,7 +146,7 @@ impl Queue {
     /// Creates the queue of a lock of which nothing is known. `seed` determines the jitter.
     pub fn new(seed: u64) -> Self {
         Self {
-            waiters: WaitQueue::default(),
+            waiters: Waiters::default(),
             ops: PendingOps::default(),
             in_flight: None,
             cached_holder: None,
@@ -245,7 +245,7 @@ impl Queue {
                     .in_flight
                     .take_if(|in_flight| in_flight.id == store_request)
                 {
-                    self.store_replied(in_flight, store_reply, dead, &mut context);
+                    self.store_replied(*in_flight, store_reply, dead, &mut context);
                 }
             }
             Event::Changed { .. } if planted(Fault::PushIgnored) => {}
@@ -264,6 +264,7 @@ impl Queue {
         self.cut_off.expire(now);
         self.end_delay(now);
         self.go_on(&mut context);
+        self.waiters.settle();
         if self.cached_holder.is_some() {
             self.held_at = now;
         }
@@ -274,7 +275,7 @@ impl Queue {
         let answers = self.ops.give_up_at();
         let reply_to = self
             .in_flight
-            .as_ref()
+            .as_deref()
             .and_then(|in_flight| in_flight.reply_to)
             .map(|(_, until)| until);
         let lease = self.lease.as_ref().map(|lease| match lease.session {

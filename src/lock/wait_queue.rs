@@ -12,7 +12,10 @@
 //!
 //! Joining, leaving and timing out cost O(log n) in the number of waiters, so that a lock can have thousands.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Deref, DerefMut},
+};
 
 use super::event::{
     Attempt, ConnectionId, LockRequest, RequestId, Settings, Time, Token, UserId, Wait,
@@ -149,6 +152,58 @@ pub struct WaitQueue {
     /// Requests that do not wait, except for the store request in flight.
     tries: BTreeSet<(WaiterId, RequestId)>,
     rare: Option<Box<RareIndexes>>,
+}
+
+/// The places at one lock, with memory only while there are any: most locks are held most of the time without waiters,
+/// and a tree that is empty again keeps room for eleven entries.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    places: Option<Box<WaitQueue>>,
+    /// What outlives the places.
+    next: WaiterId,
+    tokens_change: bool,
+}
+
+static NO_PLACES: WaitQueue = WaitQueue {
+    next: 0,
+    taken: BTreeMap::new(),
+    kept: BTreeMap::new(),
+    by_owner: BTreeMap::new(),
+    tokens_change: false,
+    by_request: BTreeMap::new(),
+    by_user: BTreeMap::new(),
+    due: BTreeSet::new(),
+    tries: BTreeSet::new(),
+    rare: None,
+};
+
+impl Waiters {
+    /// Frees the memory if there are no places.
+    pub fn settle(&mut self) {
+        if let Some(places) = self.places.take_if(|places| places.is_idle()) {
+            (self.next, self.tokens_change) = (places.next, places.tokens_change);
+        }
+    }
+}
+
+impl Deref for Waiters {
+    type Target = WaitQueue;
+
+    fn deref(&self) -> &WaitQueue {
+        self.places.as_deref().unwrap_or(&NO_PLACES)
+    }
+}
+
+impl DerefMut for Waiters {
+    fn deref_mut(&mut self) -> &mut WaitQueue {
+        self.places.get_or_insert_with(|| {
+            Box::new(WaitQueue {
+                next: self.next,
+                tokens_change: self.tokens_change,
+                ..WaitQueue::default()
+            })
+        })
+    }
 }
 
 impl WaitQueue {
@@ -313,7 +368,6 @@ impl WaitQueue {
         for waiting in &waiter.requests {
             self.forget(no, waiting);
         }
-        self.give_memory_back();
         Some(waiter)
     }
 
@@ -355,7 +409,6 @@ impl WaitQueue {
                 self.keep(no, waiter, keep);
             }
         }
-        self.give_memory_back();
         true
     }
 
@@ -606,7 +659,6 @@ impl WaitQueue {
                 }
             }
         }
-        self.give_memory_back();
         due
     }
 
@@ -636,18 +688,6 @@ impl WaitQueue {
             if waiters.is_empty() {
                 self.by_user.remove(&waiter.user);
             }
-        }
-    }
-
-    /// Frees the trees of an idle lock: most locks are held most of the time without waiters, and a tree that is empty
-    /// again keeps room for eleven entries, which would be most of the memory of a lock.
-    fn give_memory_back(&mut self) {
-        if self.is_idle() {
-            *self = Self {
-                next: self.next,
-                tokens_change: self.tokens_change,
-                ..Self::default()
-            };
         }
     }
 

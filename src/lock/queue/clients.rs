@@ -47,7 +47,8 @@ impl Queue {
             && context.now < self.grace_until
             && knows
         {
-            self.waiters.leave(send.request, self.keep(context));
+            let keep = self.keep(context);
+            self.waiters.leave(send.request, keep);
             context.reply(send.request, Reply::Nil);
         }
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
@@ -59,12 +60,13 @@ impl Queue {
 
     pub(super) fn stop_waiting(&mut self, request: RequestId, context: &mut Context<'_>) {
         let place = self.waiters.of_request(request);
-        let served = self.in_flight.as_ref().and_then(|it| self.served_by(it));
+        let served = self.in_flight.as_deref().and_then(|it| self.served_by(it));
         // Redis would grant an attempt at a lock that is free, so it is refused only where a holder is known.
         let must_know = self.cached_holder.is_none() && self.is_attempt(request);
+        let keep = self.keep(context);
         if place.is_some() && (place == served || must_know) {
             self.waiters.try_only(request);
-        } else if self.waiters.leave(request, self.keep(context)) {
+        } else if self.waiters.leave(request, keep) {
             context.reply(request, Reply::Nil);
             self.left();
         }
@@ -129,7 +131,7 @@ impl Queue {
         let kept_ms = context.settings.reconnect_grace_ms;
         let left_ms = kept_until.millis_since(context.now);
         let mut holder = self.cached_holder.iter().map(|it| &it.holder);
-        let in_flight = self.in_flight.as_ref();
+        let in_flight = self.in_flight.as_deref();
         kept_ms.saturating_sub(left_ms) <= CLEANUP_MS
             && self.knows(owner.user, Wait::Forever, context.now)
             && self.armed.is_some()
@@ -168,7 +170,7 @@ impl Queue {
         let under_way =
             |in_flight: &InFlight| in_flight.is_for(user, token) || in_flight.releases(user, token);
         let is_wanted = !lease.strict && self.waiters.of_owner(user, token).is_some()
-            || self.in_flight.as_ref().is_some_and(under_way)
+            || self.in_flight.as_deref().is_some_and(under_way)
             || self.ops.iter().any(|e| e.gives_away(user, token));
         if !is_wanted {
             let lease = lease.clone();
@@ -199,7 +201,8 @@ impl Queue {
         {
             // The connection closed at the very moment of the grant, which counts as before it.
             let waiter = Waiter::of_lease(&lease);
-            self.waiters.keep(no, waiter, self.keep(context));
+            let keep = self.keep(context);
+            self.waiters.keep(no, waiter, keep);
         }
         if !planted(Fault::UndeliveredKept) {
             self.give_away(&lease);

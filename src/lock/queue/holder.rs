@@ -159,7 +159,8 @@ impl Queue {
             }
         } else if self.armed == Some(link) {
             self.armed = None;
-            self.told_of = self.cached_holder.take().filter(|_| ask_at.is_none());
+            let before = self.cached_holder.take();
+            self.told_of = before.filter(|_| ask_at.is_none()).map(Box::new);
             match ask_at {
                 None => self
                     .backoff

@@ -187,10 +187,10 @@ impl Queue {
             self.left();
         } else {
             // Only acquisitions take a free lock, but a more careful store has its way.
-            self.in_flight = Some(InFlight {
+            self.in_flight = Some(Box::new(InFlight {
                 retry_at: Some(ask_at),
                 ..in_flight
-            });
+            }));
         }
     }
 
@@ -198,10 +198,10 @@ impl Queue {
     pub(super) fn ask_later(&mut self, in_flight: InFlight, error: Bytes, context: &Context<'_>) {
         self.trouble = Some(error);
         let retry_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS));
-        self.in_flight = Some(InFlight {
+        self.in_flight = Some(Box::new(InFlight {
             retry_at,
             ..in_flight
-        });
+        }));
     }
 
     /// Sends the request again that the store did not execute, if its time has come.
@@ -211,7 +211,7 @@ impl Queue {
             .take_if(|a| a.retry_at.is_some_and(|at| at <= context.now))
         {
             let dirty = in_flight.dirty.clone();
-            self.ask_again_unless_gone(in_flight, context);
+            self.ask_again_unless_gone(*in_flight, context);
             self.heed(&dirty, context);
         }
     }

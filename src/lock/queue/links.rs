@@ -75,7 +75,7 @@ impl Queue {
         let again_at = context.now.plus_millis(context.settings.answer_within_ms);
         if planted(Fault::CutOffNotPassed) {
             in_flight.retry_at = Some(again_at);
-            self.in_flight = Some(in_flight);
+            self.in_flight = Some(Box::new(in_flight));
             return;
         }
         self.cut_off.0.insert(user, again_at);
@@ -122,7 +122,7 @@ impl Queue {
             // The store may have executed a first sending: the queue retries until it knows the outcome.
             _ => {
                 in_flight.retry_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS));
-                self.in_flight = Some(in_flight);
+                self.in_flight = Some(Box::new(in_flight));
             }
         }
     }

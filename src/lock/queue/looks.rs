@@ -24,7 +24,7 @@ impl Queue {
 
     /// Returns the milliseconds since the store request in flight was sent, and the store's error if it puts requests off.
     pub fn last_asked(&self, now: Time) -> (Option<u64>, Option<&Bytes>) {
-        let in_flight = self.in_flight.as_ref();
+        let in_flight = self.in_flight.as_deref();
         let asked_ms = in_flight.map(|in_flight| now.millis_since(in_flight.sent_at));
         (asked_ms, self.trouble.as_ref())
     }

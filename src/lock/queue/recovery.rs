@@ -56,7 +56,7 @@ impl Queue {
         // A client that releases the lease does not want it back.
         let released = self.lease.as_ref().is_some_and(|lease| {
             let releases = |in_flight: &InFlight| in_flight.releases(lease.user, &lease.token);
-            self.in_flight.as_ref().is_some_and(releases)
+            self.in_flight.as_deref().is_some_and(releases)
         });
         if !released || planted(Fault::WrittenBackThoughReleased) {
             self.write_back_from(context.now, context);
@@ -151,7 +151,7 @@ impl Queue {
         let cut_off = |lease: &Lease| self.write_back_at.is_some() && self.cut_off.has(lease.user);
         looks
             || self.lease.as_ref().is_some_and(cut_off)
-            || self.in_flight.as_ref().is_some_and(recovers)
+            || self.in_flight.as_deref().is_some_and(recovers)
     }
 
     /// Returns whether this owner's lease is to be written back; only then is it known whether it stands.
@@ -190,7 +190,7 @@ impl Queue {
         let writes_back = |in_flight: &InFlight| {
             matches!(in_flight.store_request, StoreRequest::WriteBack { .. })
         };
-        self.write_back_at.is_some() || self.in_flight.as_ref().is_some_and(writes_back)
+        self.write_back_at.is_some() || self.in_flight.as_deref().is_some_and(writes_back)
     }
 
     // ── replies of the store ─────────────────────────────────────────────────────────────────────

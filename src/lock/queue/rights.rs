@@ -4,7 +4,7 @@
 //! user wait here. Until the reply the user is unauthorized and gets no information: not that the lock is held, nor
 //! that the limit of waiters is reached.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
@@ -26,15 +26,50 @@ const REMEMBERED: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     /// When the store last replied to a request of the user, and on which connection.
-    store_replied: BTreeMap<UserId, (Time, Option<LinkId>)>,
+    store_replied: Replied,
     /// Unauthorized users with waiting requests, in arrival order: the store has not replied to them yet.
     unauthorized: VecDeque<UserId>,
+}
+
+/// When the store last replied to a request of each user, and on which connection. Sorted, since most locks have one
+/// user, for whom a tree would take ten times the memory.
+#[derive(Debug, Default)]
+struct Replied(Vec<(UserId, (Time, Option<LinkId>))>);
+
+impl Replied {
+    fn at(&self, user: UserId) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&user, |(user, _)| *user)
+    }
+
+    fn get(&self, user: UserId) -> Option<(Time, Option<LinkId>)> {
+        self.at(user).ok().map(|at| self.0[at].1)
+    }
+
+    fn insert(&mut self, user: UserId, replied: (Time, Option<LinkId>)) {
+        match self.at(user) {
+            Ok(at) => self.0[at].1 = replied,
+            Err(at) => {
+                if self.0.is_empty() {
+                    self.0.reserve_exact(1);
+                }
+                self.0.insert(at, (user, replied));
+            }
+        }
+    }
+
+    fn remove(&mut self, user: UserId) {
+        if let Ok(at) = self.at(user) {
+            self.0.remove(at);
+        }
+    }
 }
 
 impl Rights {
     /// Forgets the users whose connection ended: perhaps the user no longer exists.
     pub(super) fn tracking_lost(&mut self, link: LinkId) {
-        self.store_replied.retain(|_, (_, on)| *on != Some(link));
+        self.store_replied
+            .0
+            .retain(|(_, (_, on))| *on != Some(link));
     }
 
     /// Returns whether the user is still unauthorized.
@@ -46,7 +81,7 @@ impl Rights {
 impl Queue {
     /// Returns whether the user may know of the lock.
     pub(super) fn knows(&self, user: UserId, wait: Wait, now: Time) -> bool {
-        let Some((at, _)) = self.rights.store_replied.get(&user) else {
+        let Some((at, _)) = self.rights.store_replied.get(user) else {
             return false;
         };
         let lately = at.plus_millis(KNOWN_FOR_MS) > now;
@@ -64,14 +99,14 @@ impl Queue {
         if planted(Fault::UnauthorizedNotChecked) || self.rights.is_unauthorized(user) {
             return;
         }
-        self.rights.store_replied.remove(&user);
+        self.rights.store_replied.remove(user);
         self.rights.unauthorized.push_back(user);
-        if self.rights.store_replied.len() > REMEMBERED + 2 * self.waiters.users() {
-            let store_replied = std::mem::take(&mut self.rights.store_replied);
-            let known = store_replied.into_iter().filter(|(user, (at, _))| {
+        if self.rights.store_replied.0.len() > REMEMBERED + 2 * self.waiters.users() {
+            let mut store_replied = std::mem::take(&mut self.rights.store_replied);
+            store_replied.0.retain(|(user, (at, _))| {
                 at.plus_millis(KNOWN_FOR_MS) > now || self.has_business(*user)
             });
-            self.rights.store_replied = known.collect();
+            self.rights.store_replied = store_replied;
         }
     }
 
@@ -105,7 +140,7 @@ impl Queue {
     ) {
         let store_replied = &mut self.rights.store_replied;
         // Not every reply names the connection.
-        let link = link.or(store_replied.get(&user).and_then(|(_, before)| *before));
+        let link = link.or(store_replied.get(user).and_then(|(_, before)| before));
         store_replied.insert(user, (context.now, link));
         if !self.rights.is_unauthorized(user) {
             return;

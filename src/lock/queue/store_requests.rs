@@ -270,12 +270,12 @@ impl Queue {
             within_ms: within_micros
                 .map_or(context.settings.answer_within_ms, |it| it.div_ceil(1_000)),
         });
-        self.in_flight = Some(InFlight {
+        self.in_flight = Some(Box::new(InFlight {
             id,
             sent_at: context.now,
             retry_at: None,
             data_lost: false,
             ..in_flight
-        });
+        }));
     }
 }

@@ -10,14 +10,15 @@ use crate::lock::{
 impl Queue {
     pub(super) fn timer(&mut self, context: &mut Context<'_>) {
         self.ops.wake(|at| at <= context.now);
-        let served = self.in_flight.as_ref().and_then(|it| self.served_by(it));
+        let served = self.in_flight.as_deref().and_then(|it| self.served_by(it));
         if let (Some(place), Some(in_flight)) = (served, &self.in_flight) {
             // A grant may be on its way: a refusal would waste it, and each one that takes longer than attempts wait.
             let sent_at = in_flight.sent_at;
             let until = sent_at.plus_millis(context.settings.answer_within_ms);
             self.waiters.await_outcome(place, context.now, until);
         }
-        for due in self.waiters.take_due(context.now, self.keep(context)) {
+        let keep = self.keep(context);
+        for due in self.waiters.take_due(context.now, keep) {
             let reply = if let Some(error) = self.unacknowledged_for(due.replicas) {
                 Reply::Refused(Refusal::Store(error))
             } else if due.is_attempt {
@@ -131,7 +132,7 @@ impl Queue {
                 || context.now.millis_since(in_flight.sent_at) >= context.settings.answer_within_ms
         };
         let troubled = self.trouble.is_some() || self.cut_off.any();
-        let troubled = troubled || self.in_flight.as_ref().is_some_and(late);
+        let troubled = troubled || self.in_flight.as_deref().is_some_and(late);
         self.cached_holder.is_none() && troubled
     }
 

@@ -91,7 +91,6 @@ impl WaitQueue {
         let kept = self.kept.get(&no).map(|(waiter, _)| waiter);
         if kept.is_some_and(|waiter| waiter.attempt.is_none()) {
             self.drop_kept(no);
-            self.give_memory_back();
         }
     }
 
