@@ -6,9 +6,7 @@ use bytes::Bytes;
 use lockgate::{
     auth::identity::{Credentials, User, Users},
     clock,
-    lock::{
-        Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, TakeBack, Token, UserId,
-    },
+    lock::{Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, Token, UserId},
     store::{
         Later, Listener, LockName, LockStatus, Store,
         embedded::EmbeddedStore,
@@ -311,7 +309,6 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> StoreRequest 
         bare: false,
         strict: false,
         replicas: 0,
-        take_back: TakeBack::Never,
     }
 }
 

@@ -234,7 +234,7 @@ impl Store for RedisStore {
             } => {
                 let first = scripts::bare(&key, token, *lease_ms);
                 Box::pin(async move {
-                    match acquire_bare(&reconnector, &first, &request, &data_loss, within).await {
+                    match acquire_bare(&reconnector, &first, &data_loss, within).await {
                         Some(answer) => answer,
                         None => acquire(&reconnector, &request, &data_loss, within).await,
                     }
@@ -430,6 +430,17 @@ async fn ask_on(
     request: &Request,
     data_loss: &DataLossDetector,
 ) -> StoreReply {
+    // While replicas are missing, no lock is taken in vain.
+    let replicas = request.replicas();
+    if link.lacks(replicas)
+        && let Err(missing) = link.acknowledge(replicas).await
+    {
+        if missing.is_elsewhere() {
+            // What was taken on it is given back by now.
+            reconnector.give_up(link).await;
+        }
+        return untold(missing.outcome(None));
+    }
     let Some(Reading::Done { mut outcome, read }) = link.ask(request).await else {
         // A caller that sends the request again must not find the same link.
         reconnector.give_up(link).await;
@@ -452,63 +463,39 @@ async fn ask_on(
         armed: (read && link.tells()).then_some(link.id),
         grace_ms: data_loss.grace_left_ms(),
     };
-    acknowledged(link, reconnector, request, reply).await
+    acknowledged(link, reconnector, request, (reply, data_loss)).await
 }
 
-/// The fate of a lease that lockgate does not take back, or may not.
-const LEASE_STAYS: &str = "the lease ends when it would have";
-
-/// Waits until the replicas that the request wants acknowledged what it granted on this link. Otherwise takes the grant
-/// back, unless the token held the lock before.
+/// Waits until the replicas that the request wants acknowledged what it granted on this link, or the longer lease that it
+/// found, which it then shortens.
 async fn acknowledged(
     link: &Arc<Link>,
     reconnector: &Reconnector,
     request: &Request,
-    reply: StoreReply,
+    (reply, data_loss): (StoreReply, &DataLossDetector),
 ) -> StoreReply {
-    let Outcome::Granted {
-        deadline, fresh, ..
-    } = reply.outcome
-    else {
-        return reply;
+    let (done, shortening) = match &reply.outcome {
+        _ if request.replicas() == 0 => return reply,
+        Outcome::Granted {
+            deadline, fresh, ..
+        } => (Some((*deadline, *fresh)), None),
+        outcome @ Outcome::Held { .. } if !request.is_in_vain(outcome) => {
+            (None, request.shortening())
+        }
+        _ => return reply,
     };
-    let replicas = request.replicas();
-    if replicas == 0 {
-        return reply;
+    if request.purpose() == Purpose::Acquire && done.is_some() {
+        link.taken(request.key());
     }
-    let Err(missing) = link.acknowledge(replicas).await else {
-        return reply;
-    };
-    let unacknowledged = |fate: &str, kept: Option<(Deadline, bool)>| Outcome::Unacknowledged {
-        error: missing.error(fate),
-        may_pass: missing.may_pass(),
-        kept,
-    };
-    let release = request.taking_back(deadline, fresh);
-    let outcome = match &release {
-        None => unacknowledged(LEASE_STAYS, Some((deadline, fresh))),
-        Some(release) => match link.ask(release).await {
-            // If it is not released here, the lease is over, or another client changed the lock.
-            Some(Reading::Done {
-                outcome: Outcome::Free | Outcome::Held { .. },
-                ..
-            }) => unacknowledged("the lock was given back", None),
-            // Another connection would be refused as well.
-            Some(Reading::Done {
-                outcome: Outcome::Refused(_) | Outcome::WrongType(_),
-                ..
-            }) => unacknowledged(LEASE_STAYS, None),
-            // Redis may have released the lock or not.
-            _ => Outcome::Unknown,
+    match (link.acknowledge(request.replicas()).await, shortening) {
+        (Ok(()), None) => reply,
+        (Ok(()), Some(shortening)) => {
+            Box::pin(ask_on(link, reconnector, &shortening, data_loss)).await
+        }
+        (Err(missing), _) => StoreReply {
+            outcome: missing.outcome(done),
+            ..reply
         },
-    };
-    if missing.is_elsewhere() || outcome == Outcome::Unknown {
-        reconnector.give_up(link).await;
-    }
-    StoreReply {
-        outcome,
-        armed: reply.armed.filter(|_| release.is_none()),
-        ..reply
     }
 }
 
@@ -536,7 +523,6 @@ async fn hold_back(link: &Link, request: &Request, ms: u64) -> StoreReply {
 async fn acquire_bare(
     reconnector: &Reconnector,
     first: &Cmd,
-    request: &Request,
     data_loss: &DataLossDetector,
     limit: Duration,
 ) -> Option<StoreReply> {
@@ -559,7 +545,7 @@ async fn acquire_bare(
                 fresh: false,
                 fence: None,
             };
-            Some(acknowledged(&link, reconnector, request, untold(granted)).await)
+            Some(untold(granted))
         }
         Some(_) => None,
         None => {

@@ -28,7 +28,7 @@ use redis::{Arg, Cmd, Script, ServerError, Value};
 
 use crate::{
     limits::TOKEN_BYTES,
-    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, StoreRequest, TakeBack, Token},
+    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, StoreRequest, Token},
     telemetry::metrics::upstream::Purpose,
 };
 
@@ -43,13 +43,14 @@ const _: () = assert!(MARK_MS == 256, "what the script of extensions counts by")
 pub(super) const RAISE_FENCE: &str = include_str!("lua/raise_fence.lua");
 
 /// The functions that a script includes by a line `-- include NAME`.
-const LIBRARY: [(&str, &str); 6] = [
+const LIBRARY: [(&str, &str); 7] = [
     ("deadline", include_str!("lua/lib/deadline.lua")),
     ("expires_at", include_str!("lua/lib/expires_at.lua")),
     ("lease_anew", include_str!("lua/lib/lease_anew.lua")),
     ("next_fence", include_str!("lua/lib/next_fence.lua")),
     ("refused", include_str!("lua/lib/refused.lua")),
     ("found", include_str!("lua/lib/found.lua")),
+    ("shortens", include_str!("lua/lib/shortens.lua")),
 ];
 
 /// A script with the functions that it includes, and the hash by which Redis knows it once it has run.
@@ -101,6 +102,9 @@ pub(super) const GRACE_KEY: &[u8] = b"lockgate:grace";
 /// The key that lockgate writes in database 0 before it waits for the replicas.
 pub(super) const ACK_KEY: &[u8] = b"lockgate:ack";
 
+/// The argument of scripts that leaves a lease alone that would end earlier.
+const ONLY_LONGER: &str = "only longer";
+
 /// Fences from here on do not raise the floor of the next one. No clock reaches them before the year 2246, so
 /// an operator set the counter by hand, and deleting it must undo that.
 pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
@@ -121,7 +125,6 @@ pub(super) struct Request {
     command: Cmd,
     /// The number of replicas that have to acknowledge the grant.
     replicas: u32,
-    take_back: TakeBack,
 }
 
 /// The meaning of a reply.
@@ -143,10 +146,6 @@ impl Request {
     pub(super) fn new(key: &[u8], store_request: &StoreRequest, floor: u64) -> Self {
         Self {
             replicas: store_request.replicas(),
-            take_back: match store_request {
-                StoreRequest::Acquire { take_back, .. } => *take_back,
-                _ => TakeBack::Never,
-            },
             ..Self::of(key, store_request, floor)
         }
     }
@@ -165,13 +164,16 @@ impl Request {
                 let fenced = *fence != Fence::No;
                 let arguments = Arguments::of(key, fenced).token(token);
                 let arguments = arguments.number(*lease_ms).deadline(*expects);
+                let only_longer = store_request.replicas() > 0;
                 if !fenced {
-                    return arguments.strict(*strict).to(Acquire, &ACQUIRE_SCRIPT);
+                    let arguments = arguments.strict(*strict).only_longer(only_longer);
+                    return arguments.to(Acquire, &ACQUIRE_SCRIPT);
                 }
                 let arguments = arguments.number(floor).deadline(match fence {
                     Fence::NewUnless(deadline) => Some(*deadline),
                     Fence::New | Fence::No => None,
                 });
+                let arguments = arguments.only_longer(only_longer);
                 arguments.to(Acquire, &ACQUIRE_FENCED_SCRIPT)
             }
             StoreRequest::Handover {
@@ -213,6 +215,7 @@ impl Request {
                     Mark::Kept => "kept",
                     Mark::Found => "found",
                 });
+                let arguments = arguments.only_longer(store_request.replicas() > 0);
                 arguments.to(Extend, &EXTEND_SCRIPT)
             }
             StoreRequest::Check { .. } => Arguments::of(key, false).to(Check, &CHECK_SCRIPT),
@@ -240,27 +243,28 @@ impl Request {
         self.replicas
     }
 
-    /// Returns the release of what this request granted. None: the token held the lock before, and keeps it.
-    pub(super) fn taking_back(&self, deadline: Deadline, fresh: bool) -> Option<Self> {
-        match self.take_back {
-            TakeBack::Always => {}
-            TakeBack::IfFresh if fresh => {}
-            TakeBack::IfFresh | TakeBack::Never => return None,
+    /// Returns the same request that shortens a lease as well. None: this one does.
+    pub(super) fn shortening(&self) -> Option<Self> {
+        if self.replicas == 0 {
+            return None;
         }
-        // The plain `SET` returns no deadline, and only lockgate knows its token.
-        let only_if = (deadline != Deadline(0)).then_some(deadline);
-        // The token follows the hash, the number of keys, and the keys.
-        let keys = if self.is_fenced() { 2 } else { 1 };
-        let token = match self.command.args_iter().nth(3 + keys) {
-            Some(Arg::Simple(token)) => Token::new(Bytes::copy_from_slice(token)),
-            _ => return None,
-        };
-        let arguments = Arguments::of(self.key(), false).token(&token);
-        let arguments = arguments.deadline(only_if);
-        Some(arguments.to(Purpose::Release, &RELEASE_SCRIPT))
+        let mut command = Cmd::new();
+        let arguments: Vec<_> = self.command.args_iter().collect();
+        let (_only_longer, others) = arguments.split_last()?;
+        for argument in others {
+            if let Arg::Simple(bytes) = argument {
+                command.arg(*bytes);
+            }
+        }
+        Some(Self {
+            purpose: self.purpose,
+            script: self.script,
+            command,
+            replicas: 0,
+        })
     }
 
-    /// Returns whether another token holds the lock, given the outcome of [the check](Self::to_check).
+    /// Returns whether another token holds the lock, given an outcome that names the holder.
     pub(super) fn is_in_vain(&self, checked: &Outcome) -> bool {
         let Outcome::Held {
             holder: Some(holder),
@@ -376,6 +380,14 @@ impl Arguments {
         }
     }
 
+    /// Adds the argument that leaves a lease alone that would end earlier. It is the last one.
+    fn only_longer(self, only_longer: bool) -> Self {
+        match only_longer {
+            true => self.word(ONLY_LONGER),
+            false => self,
+        }
+    }
+
     fn number(self, number: u64) -> Self {
         self.number_or_nothing(Some(number))
     }
@@ -407,7 +419,6 @@ impl Arguments {
             script,
             command,
             replicas: 0,
-            take_back: TakeBack::Never,
         }
     }
 }

@@ -126,6 +126,7 @@ fn many_bad_days() {
     assert!(total.dead_deleted > seeds / 200 && total.switches > seeds / 50);
     assert!(total.attempts > 10 * seeds && total.refused > 5 * seeds);
     assert!(total.absorbed > seeds / 2 && total.slices > seeds);
+    assert!(total.unextended > seeds / 4_000);
 }
 
 #[cfg(feature = "planted-faults")]

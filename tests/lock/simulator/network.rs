@@ -264,7 +264,20 @@ impl World {
             self.disturb(gate);
         }
         if alive && !mute {
-            let delay = self.delay();
+            let mut delay = self.delay();
+            let acquires = matches!(store_request, StoreRequest::Acquire { .. });
+            match answer.outcome {
+                Outcome::Granted { .. } if acquires && store_request.replicas() > 0 => {
+                    self.after(delay, Ev::Taken(link, id));
+                }
+                Outcome::Unacknowledged { done: Some(_), .. } => {
+                    if acquires {
+                        self.after(delay, Ev::Taken(link, id));
+                    }
+                    delay += self.random.between(0, 100 * MILLI);
+                }
+                _ => {}
+            }
             let now = self.now;
             let answered = &mut self.link_mut(link).answered_at;
             let at = (now + delay).max(*answered + 1);
@@ -286,6 +299,18 @@ impl World {
             let whose = client.map(|client| client.user);
             let may = whose == Some(*user) || self.may_ask(*user, token);
             assert!(may, "{} is another user's", show(token));
+        }
+    }
+
+    /// The driver tells that an acquisition waits for replicas.
+    pub(super) fn is_taken(&mut self, link: LinkId, store_request: StoreRequestId) {
+        let Link {
+            gate, alive, mute, ..
+        } = *self.link_of(link);
+        let mut in_flight = self.gates[gate].port.in_flight.iter();
+        if alive && !mute && in_flight.any(|(id, _)| *id == store_request) {
+            self.tell(|| format!("gate {gate} hears that the lock waits for replicas"));
+            self.feed(gate, Event::Taken);
         }
     }
 

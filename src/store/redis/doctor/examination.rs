@@ -27,7 +27,7 @@ use super::{
     REPLICAS, RESET, SCRIPTS, State, WRITES, cure,
 };
 use crate::{
-    lock::{Fence, Mark, Outcome, StoreRequest, TakeBack, Token, UserId},
+    lock::{Fence, Mark, Outcome, StoreRequest, Token, UserId},
     store::task::Task,
     telemetry::{
         escape::escape,
@@ -554,7 +554,6 @@ fn acquire(token: &Token) -> StoreRequest {
         bare: false,
         strict: false,
         replicas: 0,
-        take_back: TakeBack::Always,
     }
 }
 
