@@ -359,7 +359,6 @@ async fn sweep(shelf: Arc<Shelf>) {
 mod tests {
     use super::*;
     use crate::lock::Mark;
-    use crate::lock::TakeBack;
 
     const USER: UserId = UserId(0);
 
@@ -400,7 +399,6 @@ mod tests {
             bare: false,
             strict: false,
             replicas: 0,
-            take_back: TakeBack::Never,
         };
         let extend = StoreRequest::Extend {
             user,
@@ -462,7 +460,6 @@ mod tests {
                 bare: false,
                 strict: false,
                 replicas: 0,
-                take_back: TakeBack::Never,
             };
             let extend = StoreRequest::Extend {
                 user,

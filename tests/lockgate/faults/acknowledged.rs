@@ -65,7 +65,12 @@ fn is_unacknowledged(reply: &Value) {
 }
 
 /// An acknowledgement that takes as long as a connection is open to break it.
-const PATIENT_REPLICAS: [(&str, &str); 1] = [("LOCKGATE_LOCK_REPLICAS_TIMEOUT", "1m")];
+const PATIENT_REPLICAS: [(&str, &str); 4] = [
+    ("LOCKGATE_LOCK_REPLICAS_TIMEOUT", "10s"),
+    ("LOCKGATE_UPSTREAM_TIMEOUT", "11s"),
+    ("LOCKGATE_WRITE_BACK_LEASES", "off"),
+    ("LOCKGATE_WRITE_BACK_GRACE", "1m"),
+];
 
 #[test]
 fn a_replica_has_what_its_owner_was_granted() {
@@ -191,6 +196,135 @@ fn a_session_that_no_replica_renews_is_lost() {
     pair.replica.stop();
     is_told_lost(&mut owner, "k", "t");
     eventually("it is released", || holder(&pair.master, "k") == Value::Nil);
+}
+
+/// How often Redis executed the command.
+fn calls(redis: &RedisServer, command: &str) -> u64 {
+    stat(redis, "commandstats", &format!("cmdstat_{command}:calls="))
+}
+
+/// A number that Redis's `INFO` shows behind this text; zero without it.
+fn stat(redis: &RedisServer, section: &str, begin: &str) -> u64 {
+    let info = redis.client().say(&format!("INFO {section}")).text();
+    let line = info.lines().find_map(|line| line.strip_prefix(begin));
+    let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect();
+    let number: Option<String> = line.map(digits);
+    number.map_or(0, |number| number.parse().unwrap())
+}
+
+/// At 0.1, 0.2, 0.4, 0.8, 1.6, 2 and 2 seconds, with one `WAIT` for all locks.
+#[test]
+fn while_replicas_are_missing_redis_is_asked_ever_less_often() {
+    let pair = Pair::new(&[]);
+    let mut waits: Vec<_> = (0..20).map(|_| pair.gate.client()).collect();
+    pair.replica.stop();
+    let (wait, scripts) = (calls(&pair.master, "wait"), calls(&pair.master, "evalsha"));
+    for (number, client) in waits.iter_mut().enumerate() {
+        client.send(&[
+            "LOCK",
+            &format!("k{number}"),
+            "REPLICAS",
+            "1",
+            "WAIT",
+            "4000",
+        ]);
+    }
+    for client in &mut waits {
+        is_unacknowledged(&client.read_reply());
+    }
+    let (wait, scripts) = (
+        calls(&pair.master, "wait") - wait,
+        calls(&pair.master, "evalsha") - scripts,
+    );
+    assert!((2..=8).contains(&wait), "{wait} WAITs in 4 s");
+    // Each lock is taken and given back once, and looked at.
+    assert!(scripts <= 20 * 4, "{scripts} scripts in 4 s");
+    pair.replica.go_on();
+    let (granted, took) = timed(|| waits[0].say("LOCK k REPLICAS 1 TOKEN t"));
+    assert_eq!(granted, "t");
+    assert!(took < Duration::from_millis(3_000), "{took:?}");
+}
+
+/// With 30 numbers of replicas, each of which would take 100 ms at each turn.
+#[test]
+fn clients_that_want_too_many_replicas_delay_no_other_turn() {
+    let pair = Pair::new(&[]);
+    let mut patient: Vec<_> = (2..32).map(|_| pair.gate.client()).collect();
+    for (number, client) in patient.iter_mut().enumerate() {
+        let replicas = (number + 2).to_string();
+        client.send(&["LOCK", "k", "REPLICAS", &replicas]);
+    }
+    pair.gate.awaits_waiters("k", 30);
+    let mut client = pair.gate.client();
+    let ((), took) = timed(|| {
+        for _ in 0..50 {
+            assert_eq!(client.say("LOCK k TOKEN t REPLICAS 1"), "t");
+            assert_eq!(client.say("UNLOCK k t"), 1);
+        }
+    });
+    assert!(took < Duration::from_millis(2_500), "{took:?}");
+    let (reply, took) = timed(|| client.say("TRYLOCK k REPLICAS 2"));
+    is_error(&reply, "NOREPLICAS");
+    assert!(took < AT_ONCE / 2, "{took:?}");
+}
+
+#[test]
+fn a_wait_that_ends_before_the_first_acknowledgement_lacks_replicas() {
+    let pair = Pair::new(&[("LOCKGATE_LOCK_REPLICAS_TIMEOUT", "1s")]);
+    pair.replica.stop();
+    let mut client = pair.gate.client();
+    let reply = client.say("LOCK k REPLICAS 1 WAIT 300");
+    is_error(&reply, "NOREPLICAS not acknowledged within WAIT");
+    is_free(&pair.master, "k");
+    // Where another client holds the lock, it is a nil.
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    assert!(client.say("LOCK k REPLICAS 1 WAIT 300").is_nil());
+}
+
+#[test]
+fn a_redis_that_hangs_during_the_acknowledgement_is_no_lack_of_replicas() {
+    let settings = [
+        ("LOCKGATE_LOCK_REPLICAS_TIMEOUT", "900ms"),
+        ("LOCKGATE_UPSTREAM_TIMEOUT", "1s"),
+    ];
+    let pair = Pair::new(&settings);
+    pair.replica.stop();
+    let (mut trying, mut waiting) = (pair.gate.client(), pair.gate.client());
+    trying.send(&["TRYLOCK", "k", "REPLICAS", "1"]);
+    waiting.send(&["LOCK", "other", "REPLICAS", "1", "WAIT", "3000"]);
+    let mut direct = pair.master.client();
+    eventually("it waits for the replica", || {
+        direct.say("CLIENT LIST").text().contains("cmd=wait")
+    });
+    pair.master.stop();
+    is_error(&trying.read_reply(), "UPSTREAM");
+    is_error(&waiting.read_reply(), "UPSTREAM");
+}
+
+#[test]
+fn a_connection_for_acknowledgements_that_cannot_be_opened_is_tried_ever_less_often() {
+    let pair = Pair::new(&[]);
+    let mut client = pair.gate.client();
+    let mut direct = pair.master.client();
+    assert_eq!(client.say("LOCK k TOKEN t"), "t");
+    assert_eq!(client.say("UNLOCK k t"), 1);
+    assert_eq!(direct.say("CONFIG SET maxclients 1"), "OK");
+    let rejected = |direct: &mut Client| {
+        let info = direct.say("INFO stats").text();
+        let line = info
+            .lines()
+            .find_map(|it| it.strip_prefix("rejected_connections:"));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let before = rejected(&mut direct);
+    let reply = client.say("LOCK k REPLICAS 1 WAIT 3000");
+    is_error(&reply, "NOREPLICAS not acknowledged by 1 replicas:");
+    let attempts = rejected(&mut direct) - before;
+    assert!((2..=7).contains(&attempts), "{attempts} attempts in 3 s");
+    assert_eq!(direct.say("CONFIG SET maxclients 1000"), "OK");
+    let (granted, took) = timed(|| client.say("LOCK k REPLICAS 1 TOKEN t"));
+    assert_eq!(granted, "t");
+    assert!(took < Duration::from_millis(3_000), "{took:?}");
 }
 
 #[test]
