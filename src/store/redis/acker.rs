@@ -48,7 +48,7 @@ use crate::{
 };
 
 /// How long the key of the write lives, in milliseconds.
-const ACK_KEY_LIVES_MS: u64 = 60_000;
+pub(super) const ACK_KEY_LIVES_MS: u64 = 60_000;
 
 /// The first pause after a group that too few replicas acknowledged; doubled with each one that follows.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);

@@ -371,8 +371,8 @@ fn wants_fence(store_request: &StoreRequest) -> bool {
     }
 }
 
-/// Sends an acquisition, which waits up to `limit` for a connection. It may take a free lock, so it is put off during
-/// the grace, and when it waited too long.
+/// Sends an acquisition, which waits up to `limit` for a connection. If it may take a free lock, it is put off during the
+/// grace. It is issued anew when it waited too long.
 async fn acquire(
     reconnector: &Reconnector,
     request: &Request,
@@ -385,7 +385,15 @@ async fn acquire(
         Err(outcome) => return untold(outcome),
     };
     if let Some(ms) = puts_off(data_loss, asked_at) {
-        return untold(Outcome::NotYet { ms });
+        // A token that holds the lock, as after a handover, takes no free one.
+        let reply = match request.to_extension().filter(|_| ms > 0) {
+            Some(extension) => ask_on(&link, reconnector, &extension, data_loss).await,
+            None => untold(Outcome::NotYet { ms }),
+        };
+        return match reply.outcome {
+            Outcome::Free => untold(Outcome::NotYet { ms }),
+            _ => reply,
+        };
     }
     match data_loss::left_ms(link.grace_until) {
         Some(ms) => hold_back(&link, request, ms).await,

@@ -233,6 +233,36 @@ impl Request {
         }
     }
 
+    /// Returns an acquisition without a fence, by a token that is expected to hold the lock, as a request that takes no
+    /// free lock. None: it is none.
+    pub(super) fn to_extension(&self) -> Option<Self> {
+        if self.purpose != Purpose::Acquire || self.is_fenced() {
+            return None;
+        }
+        // The values follow the hash, the number of keys, and the key.
+        let values: Vec<_> = self.command.args_iter().skip(4).collect();
+        let [
+            Arg::Simple(token),
+            Arg::Simple(lease),
+            Arg::Simple(expects),
+            ..,
+        ] = values[..]
+        else {
+            return None;
+        };
+        if expects.is_empty() {
+            return None;
+        }
+        let mut arguments = Arguments::of(self.key(), false);
+        let values = [token, lease, expects].map(Bytes::copy_from_slice);
+        arguments.values.extend(values);
+        let arguments = arguments.word("").only_longer(self.replicas > 0);
+        Some(Self {
+            replicas: self.replicas,
+            ..arguments.to(Purpose::Extend, &EXTEND_SCRIPT)
+        })
+    }
+
     /// Returns a request that only reads the holder of the same lock.
     pub(super) fn to_check(&self) -> Self {
         Arguments::of(self.key(), false).to(Purpose::Check, &CHECK_SCRIPT)

@@ -288,7 +288,12 @@ impl Store {
         else {
             return outcome;
         };
-        if let Some((_, token, _)) = store_request.grants_to() {
+        let extended = match store_request {
+            StoreRequest::Extend { token, .. } => Some(token),
+            _ => None,
+        };
+        let granted = store_request.grants_to().map(|(_, token, _)| token);
+        if let Some(token) = granted.or(extended) {
             let acknowledged = store_request.replicas().min(self.replicas());
             self.acknowledged.insert(token.clone(), acknowledged);
         }
