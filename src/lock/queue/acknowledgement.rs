@@ -150,7 +150,7 @@ impl Queue {
                     (again_ms.is_some(), done.is_some()),
                     context,
                 );
-                self.take_back(in_flight, done, context);
+                self.took_for_no_client(in_flight, done, context);
             }
         }
         self.doubt(in_flight);
@@ -159,7 +159,7 @@ impl Queue {
     }
 
     /// Records the lease that the acquisition took, and that no client counts on.
-    fn take_back(
+    fn took_for_no_client(
         &mut self,
         in_flight: &InFlight,
         done: Option<(Deadline, bool)>,
