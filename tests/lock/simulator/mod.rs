@@ -137,7 +137,7 @@ fn fault_of(name: &str) -> fault::Fault {
 
 /// Days within which a checker must see that something was left out.
 #[cfg(feature = "planted-faults")]
-const SEEDS_FOR_A_FAULT: u64 = 60_000;
+const SEEDS_FOR_A_FAULT: u64 = 120_000;
 
 #[cfg(feature = "planted-faults")]
 #[test]
