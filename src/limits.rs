@@ -133,6 +133,10 @@ pub const REPLICAS: u32 = 64;
 /// Grants that one `WAIT` acknowledges. Further grants wait for the next one.
 pub const ACKNOWLEDGED_TOGETHER: usize = 1_024;
 
+/// Longest pause before replicas that were missing are asked again (`REPLICAS`), and so the longest time after their return
+/// until they count.
+pub const LONGEST_REPLICAS_PAUSE: Duration = Duration::from_secs(2);
+
 /// The bounds that an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {

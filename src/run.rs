@@ -126,7 +126,7 @@ pub async fn examine(config: &Config) -> Result<Option<Vec<Finding>>, Error> {
     let sentinels = watch_sentinels(config, &redis.place, tls.as_ref());
     let (endpoint, _) = endpoints(&redis.place, tls, sentinels.as_deref());
     let settings = redis_settings(config, redis, Arc::new(endpoint));
-    Ok(Some(doctor::examine(&settings).await))
+    Ok(Some(doctor::examine(&settings, config.lock.replicas).await))
 }
 
 /// Serves clients on these listeners until `shutdown` completes and they are done, or until `drain` is over.

@@ -67,6 +67,7 @@ fn table(findings: &[Finding]) -> String {
             State::Works => "works",
             State::Degraded => "degraded",
             State::Fails => "FAILS",
+            State::Unknown => "unknown",
             State::Untried => "not tried",
         };
         let row = format!("{:<15} {state:<10} {}", finding.need, finding.means);

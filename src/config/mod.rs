@@ -202,7 +202,6 @@ struct QueueTimes {
 /// The part of the default grace for writing leases back, once every instance has noticed the loss.
 const TO_WRITE_BACK: Duration = Duration::from_millis(500);
 const MILLISECOND: Duration = Duration::from_millis(1);
-const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// One year as `humantime` counts it, so that the bound reads `1year`.
@@ -210,6 +209,9 @@ const YEAR: Duration = Duration::from_secs(31_557_600);
 
 /// Default of `lock.min_session_lease`: such a lease is renewed three to four times in its length.
 const LEAST_SESSION: Duration = Duration::from_secs(1);
+
+/// The default of `lock.replicas_timeout`, where `upstream.timeout` is longer.
+const REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The allowed values of an address to listen on.
 const ADDRESS: &str = "a host and a port: \"127.0.0.1:6380\", \"[::1]:6380\", \"localhost:6380\", or \":6380\" for \
@@ -388,16 +390,21 @@ impl LockSettings {
             replicas: number(typed, "lock.replicas", 0, 0..=most)?
                 .try_into()
                 .unwrap_or(REPLICAS),
-            replicas_timeout: duration(
-                typed,
-                "lock.replicas_timeout",
-                "100ms",
-                MILLISECOND..=MINUTE,
-            )?,
+            replicas_timeout: replicas_timeout(typed, upstream.timeout)?,
             key_prefix: typed.parse("lock.key_prefix", "", key_prefix)?,
             leases: Leases::check(typed)?,
         })
     }
+}
+
+/// Redis counts as hanging after `upstream.timeout`, so the replicas have less.
+fn replicas_timeout(typed: &mut Typed, timeout: Duration) -> Result<Duration, Error> {
+    let most = timeout.saturating_sub(MILLISECOND).max(MILLISECOND);
+    let default = REPLICAS_TIMEOUT.min(most);
+    typed.parse("lock.replicas_timeout", &shown(default), |text| {
+        read_duration(text, &(MILLISECOND..=most))
+            .map_err(|range| format!("{range}, below upstream.timeout"))
+    })
 }
 
 impl Leases {

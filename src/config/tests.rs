@@ -175,7 +175,7 @@ fn each_key_of_the_file_does_what_it_says() {
             upstream = { url = "redis://redis", connect_timeout = "1ms", timeout = "3ms", ping = "4ms", idle_timeout = "5ms" }
             lock.key_prefix = "p:"
             lock.replicas = 2
-            lock.replicas_timeout = "24ms"
+            lock.replicas_timeout = "2ms"
             lock.lease = "6ms"
             lock.min_lease = "5ms"
             lock.max_lease = "7ms"
@@ -234,7 +234,7 @@ fn each_key_of_the_file_does_what_it_says() {
     assert_eq!(config.idle_timeout, Duration::from_secs(20));
     assert_eq!(&config.lock.key_prefix[..], b"p:");
     assert_eq!(config.lock.replicas, 2);
-    assert_eq!(config.lock.replicas_timeout, Duration::from_millis(24));
+    assert_eq!(config.lock.replicas_timeout, Duration::from_millis(2));
     assert_eq!(
         config.lock.leases,
         Leases {
@@ -653,6 +653,26 @@ fn the_grace_is_as_long_where_replicas_acknowledge_every_lease() {
     let file = "write_back.grace = \"0\"\nupstream.url = \"redis://r\"\nlock.replicas = 1";
     let error = nothing_typed().file(file).refused();
     assert!(error.contains("write_back.grace"), "{error}");
+}
+
+/// A Redis that does not answer while replicas acknowledge is to count as one that hangs.
+#[test]
+fn replicas_have_less_time_than_redis() {
+    let check =
+        |settings: &str| nothing_typed().file(&format!("{settings}\nupstream.url = \"redis://r\""));
+    let error = check("lock.replicas_timeout = \"2s\"").refused();
+    assert!(error.contains("lock.replicas_timeout"), "{error}");
+    assert!(
+        error.contains("from 1ms to 1s 999ms, below upstream.timeout"),
+        "{error}"
+    );
+    let of = |settings: &str| check(settings).starts().lock.replicas_timeout;
+    assert_eq!(
+        of("lock.replicas_timeout = \"1999ms\""),
+        Duration::from_millis(1_999)
+    );
+    assert_eq!(of(""), Duration::from_millis(100));
+    assert_eq!(of("upstream.timeout = \"50ms\""), Duration::from_millis(49));
 }
 
 #[test]

@@ -36,6 +36,12 @@ impl Listener for StoreListener {
         }
     }
 
+    fn taken(&self, name: &LockName) {
+        if let Some(gate) = self.0.upgrade() {
+            gate.dispatch(name, Event::Taken, None);
+        }
+    }
+
     fn linked(&self, user: UserId, database: u32) {
         if let Some(gate) = self.0.upgrade() {
             let runtime = gate.runtime.clone();

@@ -237,6 +237,8 @@ pub enum Event {
         /// The token of that `UNLOCK`.
         held_by: Token,
     },
+    /// The acquisition in flight has taken the lock, and the store waits for the replicas to acknowledge it.
+    Taken,
     /// The store replied.
     StoreReplied {
         /// The store request that the reply belongs to.

@@ -50,6 +50,8 @@ pub enum Fault {
     DeadWhateverDeadline,
     /// A client gets its grant before the replicas that it asked for acknowledged it.
     GrantedUnacknowledged,
+    /// The driver, here the simulator's, shortens a lease before the replicas acknowledged it.
+    ShortenedUnacknowledged,
     /// The queue gives a lease up as soon as its write-back finds another token.
     ContestedIsLost,
     /// An owner gets `NotHeld` although another instance may yet write its lease back.
@@ -123,6 +125,7 @@ impl Fault {
         Self::DeadNotDeleted,
         Self::DeadWhateverDeadline,
         Self::GrantedUnacknowledged,
+        Self::ShortenedUnacknowledged,
         Self::ContestedIsLost,
         Self::NotHeldWithinGrace,
         Self::NoFenceOnHandover,

@@ -19,8 +19,8 @@
 //! of different users count as different tokens.
 //!
 //! `store_replies` passes a reply on to the handler of its request: `grants`, `releases`, `extensions`, `renewal` (of
-//! checks), or `recovery`; `acknowledgement` handles grants that too few replicas acknowledged. `holder` records what the reply shows of the holder, and `in_flight` sends a request again
-//! that got no decision.
+//! checks), or `recovery`; `acknowledgement` handles grants that too few replicas acknowledged. `holder` records what the
+//! reply shows of the holder, and `in_flight` sends a request again that got no decision.
 //!
 //! A release becomes a handover if the next waiter has the same user: release and next grant in one step. A push is a
 //! hint that a cached holder is out of date, never a fact.
@@ -88,7 +88,7 @@ pub struct Queue {
     armed: Option<LinkId>,
     /// The error of the latest "not now", until the store replies otherwise.
     trouble: Option<Bytes>,
-    /// The latest grant that too few replicas acknowledged, with none that counts since.
+    /// The latest grant that too few replicas acknowledged, if none that wanted as many counts since.
     unacknowledged: Option<Box<Unacknowledged>>,
     /// When to write the lease back after the store lost data. None: not at all.
     write_back_at: Option<Time>,
@@ -248,6 +248,7 @@ impl Queue {
                     self.store_replied(*in_flight, store_reply, dead, &mut context);
                 }
             }
+            Event::Taken => self.taken(),
             Event::Changed { .. } if planted(Fault::PushIgnored) => {}
             Event::Changed { link } => self.changed(link, None, &context),
             Event::TrackingLost { link, ask_at } => {

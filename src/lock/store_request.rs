@@ -42,18 +42,6 @@ pub enum Mark {
     Found,
 }
 
-/// The fate of a grant that too few replicas acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TakeBack {
-    /// The store releases the lock: no client knows the token, so no other instance uses it.
-    Always,
-    /// The store releases the lock if [`Outcome::Granted::fresh`]. Otherwise another instance may have granted it to
-    /// the same token.
-    IfFresh,
-    /// The token keeps the lock: a client counts on an earlier grant.
-    Never,
-}
-
 /// The modulus of the deadlines of renewals, in milliseconds.
 pub const MARK_MS: u64 = 256;
 
@@ -79,10 +67,9 @@ pub enum StoreRequest {
         /// A token that holds the lock already is refused. `expects` is none, and there is no fence.
         strict: bool,
         /// The number of replicas that have to acknowledge the grant. If fewer do in time, the outcome is
-        /// [`Outcome::Unacknowledged`].
+        /// [`Outcome::Unacknowledged`]. The lease of a token that holds the lock already is shortened only after the
+        /// acknowledgement.
         replicas: u32,
-        /// The fate of the grant in that case.
-        take_back: TakeBack,
     },
     /// A handover: if `from` holds the lock, `to` holds it for `lease_ms` from now on. If `to` holds it already, the
     /// store executed an earlier sending: the lease begins anew, and its deadline moves by at least 3 ms.
@@ -126,7 +113,8 @@ pub enum StoreRequest {
         expects: Option<Deadline>,
         /// The mark of the new deadline. It has no effect without an expected deadline.
         mark: Mark,
-        /// The number of replicas that have to acknowledge the new deadline, as in an acquisition.
+        /// The number of replicas that have to acknowledge the new deadline, as in an acquisition: before it if it
+        /// shortens the lease, else after it.
         replicas: u32,
     },
     /// A read of the holder, which changes nothing.
@@ -217,6 +205,17 @@ pub struct StoreReply {
     pub grace_ms: Option<u64>,
 }
 
+/// The replicas that are missing for a grant to count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// The error, without the leading `-`.
+    pub error: Bytes,
+    /// The number of replicas that a grant can count on for now.
+    pub have: u32,
+    /// After how many milliseconds a retry may help. None: never.
+    pub again_ms: Option<u64>,
+}
+
 /// The result of a request to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -248,16 +247,13 @@ pub enum Outcome {
     /// Not done, and a later retry may help (the store is loading, is a replica, …): the store's own error, without the
     /// leading `-`.
     NotNow(Bytes),
-    /// `Acquire`, `Extend`: done, but too few replicas acknowledged it, so it does not count.
+    /// `Acquire`, `Extend`: too few replicas acknowledged it, so it does not count.
     Unacknowledged {
-        /// The error, without the leading `-`.
-        error: Bytes,
-        /// A later retry may help.
-        may_pass: bool,
-        /// The token still holds the lock, until this deadline, and whether the grant was
-        /// [fresh](Outcome::Granted::fresh). None: the store released the lock,
-        /// or refuses to: its lease then ends by itself.
-        kept: Option<(Deadline, bool)>,
+        /// The replicas that are missing.
+        missing: Missing,
+        /// The token holds the lock all the same, until this deadline, and whether the grant is
+        /// [fresh](Outcome::Granted::fresh). None: the store changed nothing.
+        done: Option<(Deadline, bool)>,
     },
     /// Not sent: an `Acquire`, or a `Handover` with a fence, within the grace. The store lost data, and other instances
     /// may yet write back what they granted, and raise the fence counter: until its end no free lock may be taken. An

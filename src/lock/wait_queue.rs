@@ -482,11 +482,15 @@ impl WaitQueue {
         tries.any(|(no, request)| self.is_attempt(*no, *request))
     }
 
-    /// Takes out the requests that do not wait, for users that satisfy `of`. The places of clients that may return are
+    /// Takes out the requests that do not wait, at places that satisfy `of`. The places of clients that may return are
     /// kept as long as `keep` says.
-    pub fn take_tries(&mut self, of: impl Fn(UserId) -> bool, keep: Keep) -> Vec<RequestId> {
+    pub fn take_tries(
+        &mut self,
+        of: impl Fn(WaiterId, &Waiter) -> bool,
+        keep: Keep,
+    ) -> Vec<RequestId> {
         let concerns = |(no, _): &&(WaiterId, RequestId)| {
-            self.taken.get(no).is_some_and(|waiter| of(waiter.user))
+            self.taken.get(no).is_some_and(|waiter| of(*no, waiter))
         };
         let tries: Vec<_> = self.tries.iter().filter(concerns).copied().collect();
         for (no, request) in &tries {

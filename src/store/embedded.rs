@@ -361,7 +361,6 @@ async fn sweep(shelf: Arc<Shelf>) {
 mod tests {
     use super::*;
     use crate::lock::Mark;
-    use crate::lock::TakeBack;
 
     const USER: UserId = UserId(0);
 
@@ -402,7 +401,6 @@ mod tests {
             bare: false,
             strict: false,
             replicas: 0,
-            take_back: TakeBack::Never,
         };
         let extend = StoreRequest::Extend {
             user,
@@ -464,7 +462,6 @@ mod tests {
                 bare: false,
                 strict: false,
                 replicas: 0,
-                take_back: TakeBack::Never,
             };
             let extend = StoreRequest::Extend {
                 user,

@@ -164,6 +164,11 @@ pub trait Listener: Send + Sync + 'static {
     /// Another party changed this lock, or may have.
     fn changed(&self, link: LinkId, name: &LockName);
 
+    /// The acquisition in flight has taken this lock, and waits for the replicas to acknowledge it.
+    fn taken(&self, name: &LockName) {
+        let _ = name;
+    }
+
     /// The user has a connection in this database again, after the store did not send some of its requests
     /// ([`Outcome::NoLink`](crate::lock::Outcome::NoLink)).
     fn linked(&self, user: UserId, database: u32) {

@@ -8,9 +8,10 @@
 //! | `1 closed a`, `1 closed a here` | the connection of a `SESSION` ended: by the client, or by the gate |
 //! | `1 unlock a late 5` | it was asked for 5 ms ago |
 //! | `data_lost`, `data_lost dead` | the store lost data; the driver remembers dead tokens of the lock |
-//! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown`, `no link`, `unacknowledged`, `unacknowledged ever`, `unacknowledged kept 8` | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
+//! | `granted 7`, `granted 7 fence 9`, `again 7`, `not yet 50`, `held b 50`, `free`, `not held`, `refused X`, `not now X`, `unknown`, `no link`, `unacknowledged 8`, with `have 1`, `in 200` or `ever`, `foreign` behind it | what the store answers; 7 is the deadline; `polled` behind it: it will not tell of changes |
 //! | `held b 50 dead`, `held b 50 dead 7`, `held b 50 dead 7 9` | … and the driver knows b to be dead, up to the deadline 7, or at 9 |
 //! | `held b 50 grace 9` | … within the grace, of which 9 ms are left |
+//! | `taken` | the acquisition in flight has taken the lock, and waits for replicas |
 //! | `push`, `push 2`, `tracking_lost` | the store's connection 1, or 2, tells of a change, or breaks |
 //! | `linked 2` | the store has a connection for user 2 again |
 //! | `after 5` | 5 ms later, with all timers on the way |
@@ -21,7 +22,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use lockgate::lock::{
     Action, Attempt, ConnectionId, Dead, DeadToken, DeadWatch, Deadline, Event, Fence, LinkId,
-    LockMetric, LockRequest, Mark, Outcome, Queue, Reply, RequestId, Settings, StoreReply,
+    LockMetric, LockRequest, Mark, Missing, Outcome, Queue, Reply, RequestId, Settings, StoreReply,
     StoreRequest, StoreRequestId, Time, Token, UserId, Wait, WriteBack,
 };
 
@@ -146,6 +147,7 @@ impl Harness {
             ["push", ..] => Event::Changed {
                 link: LinkId(words.get(1).map_or(1, |n| n.parse().unwrap())),
             },
+            ["taken"] => Event::Taken,
             ["tracking_lost"] => Event::TrackingLost {
                 link: LinkId(1),
                 ask_at: self.now,
@@ -282,12 +284,18 @@ impl Harness {
             ["refused", ..] => Outcome::Refused(text(&words[1..])),
             ["free"] => Outcome::Free,
             ["unacknowledged", ref more @ ..] => Outcome::Unacknowledged {
-                error: Bytes::from_static(b"NOREPLICAS"),
-                may_pass: !more.contains(&"ever"),
-                kept: match more {
-                    ["kept", at, ..] => Some((Deadline(at.parse().unwrap()), true)),
-                    _ => None,
+                missing: Missing {
+                    error: Bytes::from_static(b"NOREPLICAS"),
+                    have: number_after(words, "have").unwrap_or(0),
+                    again_ms: match more.contains(&"ever") {
+                        true => None,
+                        false => Some(number_after(words, "in").unwrap_or(100).into()),
+                    },
                 },
+                done: more.first().and_then(|at| {
+                    let deadline = Deadline(at.parse().ok()?);
+                    Some((deadline, !more.contains(&"foreign")))
+                }),
             },
             ["unknown"] => Outcome::Unknown,
             ["no", "link"] => Outcome::NoLink,
@@ -473,8 +481,12 @@ fn told_deadlines(dead: &Dead) -> String {
 }
 
 fn replicas_of(words: &[&str]) -> u32 {
-    let at = words.iter().position(|word| *word == "replicas");
-    at.map_or(0, |at| words[at + 1].parse().unwrap())
+    number_after(words, "replicas").unwrap_or(0)
+}
+
+fn number_after(words: &[&str], name: &str) -> Option<u32> {
+    let at = words.iter().position(|word| *word == name);
+    at.map(|at| words[at + 1].parse().unwrap())
 }
 
 fn user_of(words: &[&str]) -> UserId {

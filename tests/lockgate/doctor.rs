@@ -22,10 +22,11 @@ const BEHIND_SCRIPTS: [(&str, &str); 3] = [
     ("PEXPIRETIME", "not tried"),
     ("tracking", "not tried"),
 ];
-const BEHIND_INFO: [(&str, &str); 4] = [
+const BEHIND_INFO: [(&str, &str); 5] = [
     ("one node", "not tried"),
     ("INFO", "degraded"),
     ("lockgate:grace", "not tried"),
+    ("WAIT", "degraded"),
     ("eviction", "not tried"),
 ];
 
@@ -191,15 +192,17 @@ mod denied {
     #[test]
     fn what_a_missing_right_costs_is_in_its_rows() {
         let _machine = Machine::shared();
-        let cases: [(&str, &[(&str, &str)]); 8] = [
+        let without_set = [&BEHIND_SCRIPTS[..], &[("WAIT", "degraded")]].concat();
+        let cases: [(&str, &[(&str, &str)]); 9] = [
             ("", &[]),
             ("-client|tracking", &[("tracking", "degraded")]),
             ("-client|kill", &[("CLIENT KILL", "degraded")]),
             ("-client|info", &[("CLIENT KILL", "degraded")]),
             ("-info", &BEHIND_INFO),
-            ("-set", &BEHIND_SCRIPTS),
+            ("-set", &without_set),
             ("-pexpiretime", &[("PEXPIRETIME", "degraded")]),
             ("-wait", &[("WAIT", "degraded")]),
+            ("resetkeys ~lockgate:[dfg]*", &[("WAIT", "degraded")]),
         ];
         for (rights, lacks) in cases {
             let (_redis, url) = redis_with(rights);
@@ -209,6 +212,31 @@ mod denied {
             if rights == "-set" {
                 report.says("EVAL, EVALSHA", "'set'");
             }
+            if rights.contains("resetkeys") {
+                report.says("WAIT", "SET lockgate:ack: NOPERM");
+                report.says("WAIT", "docs/access.md");
+            }
+        }
+    }
+
+    #[test]
+    fn no_lock_can_be_taken_where_all_have_to_be_acknowledged_and_none_can_be() {
+        let _machine = Machine::shared();
+        let (redis, url) = redis_with("-wait");
+        let all = [("LOCKGATE_LOCK_REPLICAS", "1")];
+        doctor(&url, &all)
+            .lacks(&[("WAIT", "FAILS")])
+            .says("WAIT", "lock.replicas is 1: WAIT: NOPERM");
+        let rules = "ACL SETUSER app +wait";
+        assert_eq!(redis.client().say(rules), "OK");
+        doctor(&url, &all)
+            .lacks(&[("WAIT", "FAILS")])
+            .says("WAIT", "lock.replicas is 1, connected replicas: 0");
+        for rights in ["-info", "resetkeys ~lockgate:[dfg]*"] {
+            let (_redis, url) = redis_with(rights);
+            let report = doctor(&url, &all);
+            let row = report.rows.iter().find(|row| row.0 == "WAIT");
+            assert_eq!(row.unwrap().1, "FAILS", "{rights}");
         }
     }
 
@@ -220,6 +248,7 @@ mod denied {
         let own = [
             ("lockgate:grace", "degraded"),
             ("lockgate:fence", "degraded"),
+            ("WAIT", "degraded"),
         ];
         let all = [&BEHIND_SCRIPTS[..], &[("writes", "degraded")], &own].concat();
         doctor(&url, &[])
@@ -352,6 +381,21 @@ fn a_redis_that_evicts_is_degraded_where_its_memory_is_limited() {
     doctor(&redis.url(), &[])
         .lacks(&lacks)
         .says("eviction", "allkeys-lru");
+}
+
+#[test]
+fn a_redis_that_does_not_tell_whether_it_evicts_is_not_said_to_work() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&["--maxmemory", "100mb"]);
+    let without_policy = ("\r\nmaxmemory_policy:", "\r\nminmemory_policy:");
+    let impostor = Impostor::before(redis.address(), without_policy);
+    let mut lacks = by_version(&redis);
+    // By the policy alone, this one evicts nothing.
+    let without_limit = ("\r\nmaxmemory:", "\r\nminmemory:");
+    let other = Impostor::before(redis.address(), without_limit);
+    doctor(&other.url(), &[]).lacks(&lacks);
+    lacks.push(("eviction", "unknown"));
+    doctor(&impostor.url(), &[]).lacks(&lacks);
 }
 
 #[test]

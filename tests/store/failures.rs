@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockgate::{
-    lock::{Fence, Outcome, StoreReply, StoreRequest, TakeBack, Token, UserId},
+    lock::{Fence, Outcome, StoreReply, StoreRequest, Token, UserId},
     store::redis::RedisSettings,
 };
 use tokio::{
@@ -277,7 +277,6 @@ async fn a_request_that_was_given_up_is_not_sent_later() {
         bare: false,
         strict: false,
         replicas: 0,
-        take_back: TakeBack::Never,
     };
     assert_eq!(fixture.put(&lock("a"), store_request).await, UNKNOWN);
     gave_up.send(()).unwrap();

@@ -1,6 +1,6 @@
 //! Fences, in both stores: they rise whatever happens to the counter.
 
-use lockgate::lock::{Deadline, Fence, Outcome, StoreRequest, TakeBack, UserId};
+use lockgate::lock::{Deadline, Fence, Outcome, StoreRequest, UserId};
 use redis::Value;
 
 use crate::fixture::{Fixture, LONG, lock, token};
@@ -27,7 +27,6 @@ async fn ask_for(
         bare: false,
         strict: false,
         replicas: 0,
-        take_back: TakeBack::Never,
     };
     fixture.put(&lock(key), store_request).await.outcome
 }

@@ -14,8 +14,8 @@ use lockgate::{
     auth::identity::{Credentials, User, Users},
     clock,
     lock::{
-        Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, StoreRequestId, TakeBack,
-        Token, UserId,
+        Deadline, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, StoreRequestId, Token,
+        UserId,
     },
     store::{
         Later, Listener, LockName, LockStatus, Receipt, Store,
@@ -359,7 +359,6 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> StoreRequest 
         bare: false,
         strict: false,
         replicas: 0,
-        take_back: TakeBack::Never,
     }
 }
 

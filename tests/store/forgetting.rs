@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lockgate::{
-    lock::{Dead, Deadline, Fence, Mark, Outcome, StoreRequest, TakeBack, UserId},
+    lock::{Dead, Deadline, Fence, Mark, Outcome, StoreRequest, UserId},
     store::redis::RedisSettings,
 };
 
@@ -168,7 +168,6 @@ fn fenced(holder: &str) -> StoreRequest {
         bare: false,
         strict: false,
         replicas: 0,
-        take_back: TakeBack::Never,
     }
 }
 

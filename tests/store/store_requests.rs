@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lockgate::lock::{Deadline, Fence, Outcome, StoreReply, StoreRequest, TakeBack, Token, UserId};
+use lockgate::lock::{Deadline, Fence, Outcome, StoreReply, StoreRequest, Token, UserId};
 
 use crate::fixture::{Fixture, LONG, Told, armed, ask, granted, held, lock, lock_in, token};
 
@@ -305,7 +305,6 @@ async fn keys_and_tokens_are_any_bytes(fixture: Fixture) {
         bare: false,
         strict: false,
         replicas: 0,
-        take_back: TakeBack::Never,
     };
     granted(&fixture.put(&name, mine).await);
     assert_eq!(held(&fixture.ask(&name, "me", LONG).await).0, bytes);

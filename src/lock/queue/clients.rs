@@ -169,7 +169,10 @@ impl Queue {
         let (user, token) = (lease.user, &lease.token);
         let under_way =
             |in_flight: &InFlight| in_flight.is_for(user, token) || in_flight.releases(user, token);
-        let is_wanted = !lease.strict && self.waiters.of_owner(user, token).is_some()
+        let place = self.waiters.of_owner(user, token);
+        let waiter = place.and_then(|no| self.waiters.at(no));
+        let is_served = waiter.is_some_and(|waiter| !self.is_delayed(waiter));
+        let is_wanted = !lease.strict && is_served
             || self.in_flight.as_deref().is_some_and(under_way)
             || self.ops.iter().any(|e| e.gives_away(user, token));
         if !is_wanted {
@@ -210,15 +213,18 @@ impl Queue {
     }
 
     /// Takes back a lease without a client: the next waiter gets the lock, or it becomes free. A token that a client
-    /// named may be in use at another instance, which then moved the deadline; a token that lockgate made cannot be.
+    /// named may be in use at another instance, which then moved the deadline; a token that lockgate made cannot be, but
+    /// its own place may get the lock again.
     pub(super) fn give_away(&mut self, lease: &Lease) {
+        let waits = self.waiters.of_owner(lease.user, &lease.token).is_some();
         // If the deadline may be another instance's, and the client too, the lease runs out.
         if lease.deadline.is_some() || !lease.explicit {
             self.ops.put(PendingOp::GiveAway {
                 user: lease.user,
                 token: lease.token.clone(),
                 only_if: (lease.deadline)
-                    .filter(|_| lease.explicit && !planted(Fault::DeadlineNotInsisted)),
+                    .filter(|_| lease.explicit || waits)
+                    .filter(|_| !planted(Fault::DeadlineNotInsisted)),
             });
         }
     }

@@ -1,6 +1,9 @@
 //! The store's replies to extensions: a client's `RELOCK`, or the renewal of a session.
 
-use super::{Context, InFlight, Queue};
+use super::{
+    Context, InFlight, Queue,
+    acknowledgement::{LEASE_STAYS, error_with},
+};
 use crate::lock::{
     event::{Refusal, Reply},
     fault::{Fault, planted},
@@ -30,23 +33,29 @@ impl Queue {
                 self.not_extended(&in_flight, context);
                 self.free(context);
             }
-            Outcome::Unacknowledged { error, kept, .. } => {
+            Outcome::Unacknowledged { missing, done } => {
+                let error = error_with(&missing.error, LEASE_STAYS);
                 self.tell(&in_flight, Reply::Refused(Refusal::Store(error)), context);
-                if let Some(kept) = kept {
-                    self.deadline_moved(&in_flight, kept, context);
+                if let Some(done) = done {
+                    self.deadline_moved(&in_flight, done, context);
                 }
+                self.renew_later(&in_flight, context);
             }
             Outcome::Refused(error) => {
                 self.tell(&in_flight, Reply::Refused(Refusal::Store(error)), context);
-                if let (None, Some(lease)) = (in_flight.reply_to, &mut self.lease) {
-                    // The queue retries until the lease is over.
-                    lease.renew_at = match planted(Fault::RenewalStopsAtError) {
-                        true => lease.expires_latest,
-                        false => context.now.plus_millis(lease.renewal_pause_ms()),
-                    };
-                }
+                self.renew_later(&in_flight, context);
             }
             _ => debug_assert!(false, "asked again"),
+        }
+    }
+
+    /// Puts off the next renewal after one that failed. The queue retries until the lease is over.
+    fn renew_later(&mut self, in_flight: &InFlight, context: &Context<'_>) {
+        if let (None, Some(lease)) = (in_flight.reply_to, &mut self.lease) {
+            lease.renew_at = match planted(Fault::RenewalStopsAtError) {
+                true => lease.expires_latest,
+                false => context.now.plus_millis(lease.renewal_pause_ms()),
+            };
         }
     }
 
@@ -114,6 +123,7 @@ impl Queue {
         }
         self.put_lease(Some(lease), true, context);
         self.believe_lease(context);
+        self.replicas_are_back(in_flight.store_request.replicas());
     }
 
     /// Puts off an extension until after the write-back.

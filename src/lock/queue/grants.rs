@@ -64,14 +64,9 @@ impl Queue {
                 self.backoff.in_vain(in_flight.on_push);
                 self.held(holder, ttl_ms, context);
             }
-            Outcome::Unacknowledged {
-                error,
-                may_pass,
-                kept,
-            } => match kept {
-                None => self.taken_back(in_flight, error, may_pass, context),
-                Some(kept) => self.still_held(in_flight, &error, kept, context),
-            },
+            Outcome::Unacknowledged { missing, done } => {
+                self.unacknowledged(in_flight, missing, done, context);
+            }
             Outcome::Refused(error) => {
                 let refused = self.served_by(in_flight);
                 let refused = refused.and_then(|no| self.waiters.take(no)).into_iter();
@@ -125,7 +120,7 @@ impl Queue {
     }
 
     /// Begins a chain of handovers: this instance acquired the free lock.
-    fn turn_begins(&mut self, context: &mut Context<'_>) {
+    pub(super) fn turn_begins(&mut self, context: &mut Context<'_>) {
         let rivals = self.backoff.turn_begins();
         if rivals >= CROWD {
             context.happened(LockMetric::Crowded { rivals });
@@ -156,7 +151,7 @@ impl Queue {
         lease.strict = in_flight.store_request.is_strict();
         self.unsure.remove(&(user, token.clone()));
         lease.replicas = in_flight.store_request.replicas();
-        self.unacknowledged = None;
+        self.replicas_are_back(lease.replicas);
         // If a request joined meanwhile and wants another lease, a fence, or more replicas, the queue requests the lock
         // once more, as the holder. So it does after a handover, which no replica acknowledges: the client that
         // released has its reply by then.

@@ -39,6 +39,8 @@ pub(super) struct InFlight {
     pub(super) place: Option<WaiterId>,
     /// The request is on lockgate's own behalf: no client gets the outcome.
     pub(super) own: bool,
+    /// The acquisition has taken the lock, and waits for replicas.
+    pub(super) taken: bool,
     /// The store lost data meanwhile.
     pub(super) data_lost: bool,
     /// The rest of the grace when the reply came.

@@ -79,9 +79,13 @@ impl Queue {
         {
             self.found_dead(&in_flight, token, dead);
         }
+        // The store may refuse what replicas would not acknowledge without a look at the user's rights.
         let (user, refused) = (
             in_flight.store_request.user(),
-            matches!(outcome, Outcome::Refused(_)),
+            matches!(
+                outcome,
+                Outcome::Refused(_) | Outcome::Unacknowledged { done: None, .. }
+            ),
         );
         // The cached holder was read on another connection, whose pushes may be lost.
         let stale = !planted(Fault::StaleBelief)

@@ -5,7 +5,7 @@ use crate::lock::{
     event::{Action, Reply, RequestId, Settings, Time, Token, UserId},
     fault::{Fault, planted},
     lease::{Lease, is_wanted_back},
-    store_request::{Deadline, Fence, Mark, StoreRequest, StoreRequestId, TakeBack},
+    store_request::{Deadline, Fence, Mark, StoreRequest, StoreRequestId},
     wait_queue::{Waiter, WaiterId},
 };
 
@@ -14,6 +14,7 @@ impl Queue {
         if !self.unsure.is_empty() {
             self.take_back_unsure(context);
         }
+        self.reply_to_tries(context);
         if self.in_flight.is_some() || self.keep_up(context) {
             return;
         }
@@ -49,7 +50,7 @@ impl Queue {
         }
         let keep = self.keep(context);
         let rights = &self.rights;
-        let may_know = |user| !rights.is_unauthorized(user);
+        let may_know = |_, waiter: &Waiter| !rights.is_unauthorized(waiter.user);
         for request in self.waiters.take_tries(may_know, keep) {
             context.reply(request, Reply::Nil);
         }
@@ -93,24 +94,19 @@ impl Queue {
                 true => 0,
                 false => waiter.replicas(),
             },
-            take_back: match self.lease_of(waiter.user, &waiter.token) {
-                Some(lease) if lease.receivers > 0 => TakeBack::Never,
-                _ if waiter.explicit => TakeBack::IfFresh,
-                _ => TakeBack::Always,
-            },
         };
         self.start_for(Some(no), store_request, None, context);
     }
 
     /// Returns whether the place has the only request for a lock of which nothing is known, without an explicit token,
-    /// session or fence, for a lease that is not written back.
+    /// session, fence or replicas, for a lease that is not written back.
     fn is_bare(&self, waiter: &Waiter, settings: &Settings) -> bool {
         let session = waiter.requests.iter().any(|waiting| waiting.session);
         let known = self.armed.is_some() || self.cached_holder.is_some() || self.lease.is_some();
         let alone = self.waiters.requests() == 1;
         // Without its deadline, a grant that reached no client could not be distinguished from a grant of the same
         // token that the client got elsewhere.
-        let plain = !waiter.explicit && !session && !waiter.wants_fence();
+        let plain = !waiter.explicit && !session && !waiter.wants_fence() && waiter.replicas() == 0;
         alone && plain && !known && !is_wanted_back(false, settings)
     }
 
@@ -182,11 +178,10 @@ impl Queue {
                 .cached_holder
                 .as_ref()
                 .is_some_and(|cached_holder| cached_holder.holder == *token);
-        match self.waiters.first() {
+        match self.next_place() {
             Some((_, next))
                 if holds
                     && (next.user == user || planted(Fault::HandedToAnotherUser))
-                    && !self.is_delayed(next)
                     && !self.streak.is_long(context.now, context.settings) =>
             {
                 StoreRequest::Handover {
@@ -214,7 +209,7 @@ impl Queue {
         context: &mut Context<'_>,
     ) {
         let place = match &store_request {
-            StoreRequest::Handover { .. } => self.waiters.first().map(|(no, _)| no),
+            StoreRequest::Handover { .. } => self.next_place().map(|(no, _)| no),
             _ => None,
         };
         self.start_for(place, store_request, reply_to, context);
@@ -250,6 +245,7 @@ impl Queue {
             retry_at: None,
             explicit,
             place,
+            taken: false,
             data_lost: false,
             grace_ms: None,
         };
@@ -274,6 +270,7 @@ impl Queue {
             id,
             sent_at: context.now,
             retry_at: None,
+            taken: false,
             data_lost: false,
             ..in_flight
         }));

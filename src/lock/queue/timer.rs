@@ -19,13 +19,14 @@ impl Queue {
         }
         let keep = self.keep(context);
         for due in self.waiters.take_due(context.now, keep) {
-            let reply = if let Some(error) = self.unacknowledged_for(due.replicas) {
-                Reply::Refused(Refusal::Store(error))
-            } else if due.is_attempt {
-                self.attempt_is_over(&due, served == Some(due.place), context)
+            let is_served = served == Some(due.place);
+            let reply = if due.is_attempt {
+                self.attempt_is_over(&due, is_served, context)
             } else if due.is_try || self.is_unanswered(context) {
                 // It is unknown whether the lock is held.
                 self.unanswered()
+            } else if let Some(error) = self.unacknowledged_for(due.replicas, is_served) {
+                Reply::Refused(Refusal::Store(error))
             } else {
                 Reply::Nil
             };

@@ -8,12 +8,18 @@
 //!   once, whatever the replicas have. The write comes after the grants in the history of the same server, so a replica
 //!   that has it has the grants.
 //! - **The connection leads to the server of the link**, by the server's `run_id`: after a failover another server
-//!   may answer at the same address, and its replicas know nothing of the grants. Where it does, the link is given up.
+//!   may answer at the same address, and its replicas know nothing of the grants. Where it does, the link is given up with
+//!   the next request that wants replicas.
 //!
 //! A connection that breaks acknowledges nothing.
+//!
+//! **While replicas are missing**, or Redis refuses, or the connection cannot be opened, the acker remembers it ([`Lack`])
+//! and refuses requests that want as many replicas, without a word to Redis, for a pause that doubles up to
+//! [`LONGEST_REPLICAS_PAUSE`]. After the pause one request asks again, before its lock is taken. So neither locks nor
+//! Redis pay for requests that cannot be granted.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -34,11 +40,18 @@ use super::{
     scripts::{ACK_KEY, error_text, is_passing},
 };
 use crate::{
-    clock, limits::ACKNOWLEDGED_TOGETHER, store::task::Task, telemetry::metrics::upstream::Purpose,
+    clock,
+    limits::{ACKNOWLEDGED_TOGETHER, LONGEST_REPLICAS_PAUSE},
+    lock::{Deadline, Missing, Outcome, Time},
+    store::task::Task,
+    telemetry::metrics::upstream::Purpose,
 };
 
 /// How long the key of the write lives, in milliseconds.
-const ACK_KEY_LIVES_MS: u64 = 60_000;
+pub(super) const ACK_KEY_LIVES_MS: u64 = 60_000;
+
+/// The first pause after a group that too few replicas acknowledged; doubled with each one that follows.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The number of replicas that acknowledged a group, or why none is known to have.
 type Verdict = Result<i64, Failure>;
@@ -49,6 +62,10 @@ enum Failure {
     Refused(Bytes),
     /// The server or the connection fails for now: the reason.
     Failed(String),
+    /// No connection can be opened for now: the reason.
+    NotOpened(String),
+    /// The server does not answer at all.
+    Silent,
     /// The address leads to another server.
     OtherServer,
 }
@@ -59,12 +76,24 @@ pub(super) struct Unacknowledged {
     replicas: u32,
     within: Duration,
     failure: Option<Failure>,
+    /// The number of replicas that grants can count on for now, and how long.
+    have: u32,
+    pause: Duration,
 }
 
 impl Unacknowledged {
-    /// Returns whether a later retry may help.
-    pub(super) fn may_pass(&self) -> bool {
-        !matches!(self.failure, Some(Failure::Refused(_)))
+    /// Returns the outcome of a request that was `done`, or changed nothing.
+    pub(super) fn outcome(&self, done: Option<(Deadline, bool)>) -> Outcome {
+        let never = matches!(self.failure, Some(Failure::Refused(_)));
+        let pause_ms = u64::try_from(self.pause.as_millis()).unwrap_or(u64::MAX);
+        Outcome::Unacknowledged {
+            missing: Missing {
+                error: self.error(),
+                have: self.have,
+                again_ms: (!never).then_some(pause_ms.max(1)),
+            },
+            done,
+        }
     }
 
     /// Returns whether the link leads to a server that new connections do not reach.
@@ -72,8 +101,8 @@ impl Unacknowledged {
         matches!(self.failure, Some(Failure::OtherServer))
     }
 
-    /// Returns the error for the client, in one line; `fate` says what became of the lock.
-    pub(super) fn error(&self, fate: &str) -> Bytes {
+    /// Returns the error for the client, in one line.
+    fn error(&self) -> Bytes {
         let (replicas, within) = (self.replicas, self.within.as_millis());
         let reason = match &self.failure {
             None => format!("not acknowledged by {replicas} replicas within {within}ms"),
@@ -81,14 +110,18 @@ impl Unacknowledged {
                 "Redis does not acknowledge (SET lockgate:ack, WAIT, INFO): {}",
                 lossy(error)
             ),
-            Some(Failure::Failed(reason)) => {
+            Some(Failure::Failed(reason) | Failure::NotOpened(reason)) => {
                 format!("not acknowledged by {replicas} replicas: {reason}")
+            }
+            Some(Failure::Silent) => {
+                let text = "UPSTREAM Redis does not answer which replicas have the lock";
+                return Bytes::from_static(text.as_bytes());
             }
             Some(Failure::OtherServer) => format!(
                 "not acknowledged by {replicas} replicas: the address leads to another Redis by now"
             ),
         };
-        let text = format!("NOREPLICAS {reason}; {fate}");
+        let text = format!("NOREPLICAS {reason}");
         Bytes::from(text.replace(['\r', '\n'], " "))
     }
 }
@@ -105,6 +138,42 @@ pub(super) struct Acker {
     /// The server that the link leads to.
     run_id: OnceLock<String>,
     members: OnceLock<(mpsc::Sender<Member>, Task)>,
+    lack: Arc<Mutex<Option<Lack>>>,
+}
+
+/// The replicas that are missing, by the latest group.
+#[derive(Debug, Clone)]
+struct Lack {
+    /// The number of replicas that are there.
+    have: u32,
+    failure: Option<Failure>,
+    /// The pause before the next group that wants more.
+    pause: Duration,
+    until: Time,
+}
+
+impl Lack {
+    /// Returns what this verdict on a group shows that wanted `most` replicas.
+    fn after(before: Option<Self>, most: u32, verdict: &Verdict) -> Option<Self> {
+        let (have, failure) = match verdict {
+            Ok(number) => (u32::try_from(*number).unwrap_or(0), None),
+            // The next group opens another connection.
+            Err(Failure::Failed(_)) => return None,
+            Err(failure) => (0, Some(failure.clone())),
+        };
+        if have >= most {
+            return before.filter(|before| before.have >= have);
+        }
+        let before = before.filter(|before| before.have == have);
+        let longer = |before: Self| (before.pause * 2).min(LONGEST_REPLICAS_PAUSE);
+        let pause = before.map_or(SHORTEST_PAUSE, longer);
+        Some(Self {
+            have,
+            failure,
+            pause,
+            until: clock::now().plus(pause),
+        })
+    }
 }
 
 impl Acker {
@@ -118,7 +187,40 @@ impl Acker {
             subject,
             run_id,
             members: OnceLock::new(),
+            lack: Arc::default(),
         }
+    }
+
+    /// Reports that an acquisition of the lock with this key waits for replicas.
+    pub(super) fn taken(&self, key: &[u8]) {
+        if let Some(name) = self.subject.lock_of(Bytes::copy_from_slice(key)) {
+            self.subject.listener.taken(&name);
+        }
+    }
+
+    /// Returns whether fewer replicas than this number acknowledged the latest group.
+    pub(super) fn lacks(&self, replicas: u32) -> bool {
+        let lack = self.lack.lock().unwrap_or_else(PoisonError::into_inner);
+        lack.as_ref().is_some_and(|lack| lack.have < replicas)
+    }
+
+    /// Returns what is known to be missing of this number of replicas. None: a group has to show it, which no other caller
+    /// asks for meanwhile.
+    fn missing(&self, replicas: u32) -> Option<Unacknowledged> {
+        let mut lack = self.lack.lock().unwrap_or_else(PoisonError::into_inner);
+        let lack = lack.as_mut().filter(|lack| lack.have < replicas)?;
+        let (now, within) = (clock::now(), self.subject.settings.replicas_timeout);
+        if lack.until <= now {
+            lack.until = now.plus(within);
+            return None;
+        }
+        Some(Unacknowledged {
+            replicas,
+            within,
+            failure: lack.failure.clone(),
+            have: lack.have,
+            pause: Duration::from_micros(lack.until.micros_since(now)),
+        })
     }
 
     /// Waits until this number of replicas acknowledged everything that the link's server answered before this call.
@@ -128,6 +230,10 @@ impl Acker {
         replicas: u32,
         info: impl Future<Output = Option<Value>>,
     ) -> Result<(), Unacknowledged> {
+        if let Some(missing) = self.missing(replicas) {
+            self.subject.metrics.unacknowledged();
+            return Err(missing);
+        }
         let begun = clock::now();
         let verdict = match self.run_id(info).await {
             Ok(run_id) => self.ask(replicas, run_id).await,
@@ -144,10 +250,16 @@ impl Acker {
             Err(failure) => Some(failure),
         };
         metrics.unacknowledged();
+        let lack = self.lack.lock().unwrap_or_else(PoisonError::into_inner);
+        let lack = lack.as_ref().filter(|lack| lack.have < replicas);
         Err(Unacknowledged {
             replicas,
             within: self.subject.settings.replicas_timeout,
             failure,
+            have: lack.map_or(0, |lack| lack.have),
+            pause: lack.map_or(SHORTEST_PAUSE, |lack| {
+                Duration::from_micros(lack.until.micros_since(clock::now()))
+            }),
         })
     }
 
@@ -167,6 +279,7 @@ impl Acker {
                 run_id: run_id.to_owned(),
                 as_user: false,
                 open: None,
+                lack: Arc::clone(&self.lack),
             };
             (members, Task::spawn(connection.serve(asked)))
         });
@@ -186,6 +299,7 @@ struct Connection {
     /// Redis refused lockgate's own account: the user's counts, until Redis refuses that, too.
     as_user: bool,
     open: Option<(MultiplexedConnection, Task)>,
+    lack: Arc<Mutex<Option<Lack>>>,
 }
 
 impl Connection {
@@ -193,16 +307,24 @@ impl Connection {
         let mut group = Vec::new();
         while asked.recv_many(&mut group, ACKNOWLEDGED_TOGETHER).await > 0 {
             let most = group.iter().map(|member| member.replicas).max();
-            let mut verdict = self.acknowledged(most.unwrap_or(0)).await;
+            let most = most.unwrap_or(0);
+            let mut verdict = self.acknowledged(most).await;
             if self.subject.settings.own.is_some() && matches!(verdict, Err(Failure::Refused(_))) {
                 self.open = None;
                 self.as_user = !self.as_user;
                 if self.as_user {
-                    verdict = self.acknowledged(most.unwrap_or(0)).await;
+                    verdict = self.acknowledged(most).await;
                 }
             }
-            if matches!(&verdict, Err(Failure::Failed(_) | Failure::OtherServer)) {
+            if matches!(
+                &verdict,
+                Err(Failure::Failed(_) | Failure::Silent | Failure::OtherServer)
+            ) {
                 self.open = None;
+            }
+            {
+                let mut lack = self.lack.lock().unwrap_or_else(PoisonError::into_inner);
+                *lack = Lack::after(lack.take(), most, &verdict);
             }
             for member in group.drain(..) {
                 // Its caller may be gone.
@@ -218,7 +340,11 @@ impl Connection {
             .as_ref()
             .is_none_or(|(_, driver)| driver.is_finished())
         {
-            self.open = Some(self.connect().await?);
+            let opened = self.connect().await.map_err(|failure| match failure {
+                Failure::Failed(reason) => Failure::NotOpened(reason),
+                other => other,
+            });
+            self.open = Some(opened?);
         }
         let Some((connection, _)) = &self.open else {
             return Err(Failure::Failed("there is no connection".to_owned()));
@@ -232,10 +358,9 @@ impl Connection {
         self.subject.metrics.sent(Purpose::Acknowledge);
         // Sent at once, in this order.
         let replies = async { tokio::join!(say(connection, &write), say(connection, &wait)) };
-        let late = |_| Failure::Failed("Redis does not answer".to_owned());
         let (written, number) = timeout(within + settings.timeout, replies)
             .await
-            .map_err(late)?;
+            .map_err(|_| Failure::Silent)?;
         written?;
         match number? {
             Value::Int(number) => Ok(number),

@@ -3,7 +3,7 @@
 //! - **It connects as lockgate does**, with the account and the scripts of lockgate's own requests.
 //! - **It disturbs no instance and leaves nothing behind.** Its lock has a random name and a short lease, and is deleted.
 //!   It reads `lockgate:fence` and `lockgate:grace`, and tries the right to write them by an empty `SETRANGE`, which
-//!   changes nothing.
+//!   changes nothing. It sets `lockgate:ack` only where the key exists.
 //! - **Each step is bounded**: a connection by `upstream.connect_timeout`, a reply by `upstream.timeout`. The first
 //!   missing reply ends the examination.
 
@@ -54,13 +54,15 @@ pub enum State {
     Degraded,
     /// It does not, and a lock cannot be taken, or not safely.
     Fails,
+    /// Redis does not tell.
+    Unknown,
     /// Not tried, for lack of another need.
     Untried,
 }
 
-/// Examines the Redis of these settings.
-pub async fn examine(settings: &RedisSettings) -> Vec<Finding> {
-    let mut findings = match Examination::begin(settings).await {
+/// Examines the Redis of these settings, where this number of replicas has to acknowledge each grant that names none.
+pub async fn examine(settings: &RedisSettings, replicas: u32) -> Vec<Finding> {
+    let mut findings = match Examination::begin(settings, replicas).await {
         Ok(mut examination) => {
             if let Err(no_link) = examination.run().await {
                 examination.findings[0] = unreachable(no_link, settings);

@@ -60,6 +60,17 @@ pub(super) struct Subject {
     pub(super) reconnector: Weak<Reconnector>,
 }
 
+impl Subject {
+    /// Returns the lock with this key in Redis. None: the key lacks the prefix of locks.
+    pub(super) fn lock_of(&self, key: impl Into<Bytes>) -> Option<LockName> {
+        let (key, prefix) = (key.into(), &self.settings.key_prefix);
+        key.starts_with(prefix).then(|| LockName {
+            database: self.database,
+            key: key.slice(prefix.len()..),
+        })
+    }
+}
+
 /// A connection that is ready for requests.
 pub(super) struct Opened {
     pub(super) wire: Arc<Wire>,
@@ -544,15 +555,7 @@ fn told(subject: &Subject, id: LinkId, key: Value) {
         // Other instances change these keys, and no lock has such a name.
         return;
     }
-    let prefix = &subject.settings.key_prefix;
-    if key.starts_with(prefix) {
-        let key = Bytes::from(key).slice(prefix.len()..);
-        subject.listener.changed(
-            id,
-            &LockName {
-                database: subject.database,
-                key,
-            },
-        );
+    if let Some(name) = subject.lock_of(key) {
+        subject.listener.changed(id, &name);
     }
 }

@@ -119,6 +119,16 @@ impl Link {
         self.wire.send(purpose, command).await.ok()
     }
 
+    /// Reports that an acquisition of the lock with this key waits for replicas.
+    pub(super) fn taken(&self, key: &[u8]) {
+        self.acker.taken(key);
+    }
+
+    /// Returns whether fewer replicas than this number acknowledged the latest grants.
+    pub(super) fn lacks(&self, replicas: u32) -> bool {
+        self.acker.lacks(replicas)
+    }
+
     /// Waits until this number of replicas have everything that Redis answered on this connection before.
     pub(super) async fn acknowledge(&self, replicas: u32) -> Result<(), Unacknowledged> {
         let command = acker::info_command();

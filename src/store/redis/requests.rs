@@ -20,16 +20,13 @@ use super::{
 };
 use crate::{
     clock,
-    lock::{Deadline, LinkId, Outcome, StoreReply, StoreRequestId, Time},
+    lock::{LinkId, Outcome, StoreReply, StoreRequestId, Time},
     store::LockName,
 };
 
 /// A lock request that has waited this long for a connection, in milliseconds, returns to its queue to be
 /// issued anew: its lease counts from when it was issued, and its client may be gone.
 const ANEW_AFTER_MS: u64 = 100;
-
-/// The fate of a lease that lockgate does not take back, or may not.
-const LEASE_STAYS: &str = "the lease ends when it would have";
 
 /// A request that was sent at once, and whose outcome goes to the listener.
 pub(super) struct SentRequest {
@@ -55,7 +52,7 @@ pub(super) fn send_now(
     };
     let data_loss = &reconnector.subject().data_loss;
     let is_put_off = data_loss.grace_left_ms().is_some() || left_ms(link.grace_until).is_some();
-    if is_put_off || request.recovers() {
+    if is_put_off || request.recovers() || link.lacks(request.replicas()) {
         return Some(request);
     }
     let sent = SentRequest {
@@ -159,7 +156,15 @@ pub(super) async fn send(
     if request.acquires() {
         // It may take a free lock.
         if let Some(ms) = puts_off(data_loss, asked_at) {
-            return untold(Outcome::NotYet { ms });
+            // A token that holds the lock, as after a handover, takes no free one.
+            let reply = match request.to_extension().filter(|_| ms > 0) {
+                Some(extension) => send_on(&link, &reconnector, &extension).await,
+                None => untold(Outcome::NotYet { ms }),
+            };
+            return match reply.outcome {
+                Outcome::Free => untold(Outcome::NotYet { ms }),
+                _ => reply,
+            };
         }
         if let Some(ms) = left_ms(link.grace_until) {
             return hold_back(&link, &request, ms).await;
@@ -168,14 +173,31 @@ pub(super) async fn send(
         // If this process was paused, the connection may come after the limit.
         return untold(Outcome::NoLink);
     }
+    send_on(&link, &reconnector, &request).await
+}
+
+/// Sends a request on this link.
+async fn send_on(link: &Arc<Link>, reconnector: &Reconnector, request: &Request) -> StoreReply {
+    // While replicas are missing, no lock is taken in vain.
+    let replicas = request.replicas();
+    if link.lacks(replicas)
+        && let Err(missing) = link.acknowledge(replicas).await
+    {
+        if missing.is_elsewhere() {
+            // What was taken on it is given back by now.
+            reconnector.give_up(link).await;
+        }
+        return untold(missing.outcome(None));
+    }
     let first = Reading::Again(request.first_form());
-    finish(&link, &reconnector, &request, first).await
+    finish(link, reconnector, request, first).await
 }
 
 /// Returns whether such an outcome is not the end of the request.
 fn needs_more(request: &Request, outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Granted { .. } => request.replicas() > 0,
+        Outcome::Held { .. } => request.replicas() > 0 && !request.is_in_vain(outcome),
         Outcome::Refused(text) => acl_error::is_by_script(text),
         Outcome::NotNow(text) => makes_useless(text),
         _ => false,
@@ -243,55 +265,37 @@ fn conclude(
     }
 }
 
-/// Waits until the replicas that the request wants acknowledged what it granted on this link. Otherwise takes the grant
-/// back, unless the token held the lock before.
+/// Waits until the replicas that the request wants acknowledged what it granted on this link, or the longer lease that it
+/// found, which it then shortens.
 async fn acknowledged(
     link: &Arc<Link>,
     reconnector: &Reconnector,
     request: &Request,
     reply: StoreReply,
 ) -> StoreReply {
-    let Outcome::Granted {
-        deadline, fresh, ..
-    } = reply.outcome
-    else {
-        return reply;
+    let (done, shortening) = match &reply.outcome {
+        _ if request.replicas() == 0 => return reply,
+        Outcome::Granted {
+            deadline, fresh, ..
+        } => (Some((*deadline, *fresh)), None),
+        outcome @ Outcome::Held { .. } if !request.is_in_vain(outcome) => {
+            (None, request.shortening())
+        }
+        _ => return reply,
     };
-    let replicas = request.replicas();
-    if replicas == 0 {
-        return reply;
+    if request.acquires() && done.is_some() {
+        link.taken(request.key());
     }
-    let Err(missing) = link.acknowledge(replicas).await else {
-        return reply;
-    };
-    let unacknowledged = |fate: &str, kept: Option<(Deadline, bool)>| Outcome::Unacknowledged {
-        error: missing.error(fate),
-        may_pass: missing.may_pass(),
-        kept,
-    };
-    let release = request.taking_back(deadline, fresh);
-    let outcome = match &release {
-        None => unacknowledged(LEASE_STAYS, Some((deadline, fresh))),
-        Some(release) => match link.ask(release).await {
-            // If it is not released here, the lease is over, or another client changed the lock.
-            Some((Outcome::Free | Outcome::Held { .. }, _)) => {
-                unacknowledged("the lock was given back", None)
-            }
-            // Another connection would be refused as well.
-            Some((Outcome::Refused(_) | Outcome::WrongType(_), _)) => {
-                unacknowledged(LEASE_STAYS, None)
-            }
-            // Redis may have released the lock or not.
-            _ => Outcome::Unknown,
+    match (link.acknowledge(request.replicas()).await, shortening) {
+        (Ok(()), None) => reply,
+        (Ok(()), Some(shortening)) => {
+            let first = Reading::Again(shortening.first_form());
+            Box::pin(finish(link, reconnector, &shortening, first)).await
+        }
+        (Err(missing), _) => StoreReply {
+            outcome: missing.outcome(done),
+            ..reply
         },
-    };
-    if missing.is_elsewhere() || outcome == Outcome::Unknown {
-        reconnector.give_up(link).await;
-    }
-    StoreReply {
-        outcome,
-        armed: reply.armed.filter(|_| release.is_none()),
-        ..reply
     }
 }
 

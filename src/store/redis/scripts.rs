@@ -28,7 +28,7 @@ use redis::{Script, ServerError, Value};
 
 use crate::{
     limits::TOKEN_BYTES,
-    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, StoreRequest, TakeBack, Token},
+    lock::{Deadline, Fence, MARK_MS, Mark, Outcome, StoreRequest, Token},
     telemetry::metrics::upstream::Purpose,
 };
 
@@ -43,13 +43,14 @@ const _: () = assert!(MARK_MS == 256, "what the script of extensions counts by")
 pub(super) const RAISE_FENCE: &str = include_str!("lua/raise_fence.lua");
 
 /// The functions that a script includes by a line `-- include NAME`.
-const LIBRARY: [(&str, &str); 6] = [
+const LIBRARY: [(&str, &str); 7] = [
     ("deadline", include_str!("lua/lib/deadline.lua")),
     ("expires_at", include_str!("lua/lib/expires_at.lua")),
     ("lease_anew", include_str!("lua/lib/lease_anew.lua")),
     ("next_fence", include_str!("lua/lib/next_fence.lua")),
     ("refused", include_str!("lua/lib/refused.lua")),
     ("found", include_str!("lua/lib/found.lua")),
+    ("shortens", include_str!("lua/lib/shortens.lua")),
 ];
 
 /// A script with the functions that it includes, and the hash by which Redis knows it once it has run.
@@ -101,12 +102,15 @@ pub(super) const GRACE_KEY: &[u8] = b"lockgate:grace";
 /// The key that lockgate writes in database 0 before it waits for the replicas.
 pub(super) const ACK_KEY: &[u8] = b"lockgate:ack";
 
+/// The argument of scripts that leaves a lease alone that would end earlier.
+const ONLY_LONGER: &str = "only longer";
+
 /// Fences from here on do not raise the floor of the next one. No clock reaches them before the year 2246, so
 /// an operator set the counter by hand, and deleting it must undo that.
 pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
 
 /// A request in flight: how to write it, and how to read its reply.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Request {
     key: Bytes,
     store_request: StoreRequest,
@@ -156,6 +160,7 @@ impl Request {
             StoreRequest::Acquire {
                 bare: true,
                 fence: Fence::No,
+                replicas: 0,
                 ..
             } => Form::Bare,
             _ => Form::ByHash,
@@ -215,13 +220,14 @@ impl Request {
                 ..
             } => {
                 let arguments = arguments.token(token).number(*lease_ms).deadline(*expects);
-                match fence {
+                let arguments = match fence {
                     Fence::No => arguments.strict(*strict),
                     Fence::New => arguments.number(self.floor).deadline(None),
                     Fence::NewUnless(deadline) => {
                         arguments.number(self.floor).deadline(Some(*deadline))
                     }
-                }
+                };
+                arguments.only_longer(self.replicas() > 0)
             }
             StoreRequest::Handover {
                 from,
@@ -250,11 +256,12 @@ impl Request {
                 ..
             } => {
                 let arguments = arguments.token(token).number(*lease_ms);
-                arguments.deadline(*expects).word(match mark {
+                let arguments = arguments.deadline(*expects).word(match mark {
                     Mark::None => "",
                     Mark::Kept => "kept",
                     Mark::Found => "found",
-                })
+                });
+                arguments.only_longer(self.replicas() > 0)
             }
             StoreRequest::Check { .. } => arguments,
             StoreRequest::WriteBack {
@@ -265,6 +272,31 @@ impl Request {
                 arguments.deadline(dead.not_after).deadline(dead.or_at)
             }
         }
+    }
+
+    /// Returns an acquisition without a fence, by a token that is expected to hold the lock, as a request that takes no
+    /// free lock. None: it is none.
+    pub(super) fn to_extension(&self) -> Option<Self> {
+        let StoreRequest::Acquire {
+            user,
+            token,
+            lease_ms,
+            fence: Fence::No,
+            expects: expects @ Some(_),
+            ..
+        } = &self.store_request
+        else {
+            return None;
+        };
+        let extension = StoreRequest::Extend {
+            user: *user,
+            token: token.clone(),
+            lease_ms: *lease_ms,
+            expects: *expects,
+            mark: Mark::None,
+            replicas: self.replicas(),
+        };
+        Some(Self::new(self.key.clone(), extension, 0))
     }
 
     /// Returns a request that only reads the holder of the same lock.
@@ -278,32 +310,21 @@ impl Request {
         self.store_request.replicas()
     }
 
-    /// Returns the release of what this request granted. None: the token held the lock before, and keeps it.
-    pub(super) fn taking_back(&self, deadline: Deadline, fresh: bool) -> Option<Self> {
-        let StoreRequest::Acquire {
-            user,
-            token,
-            take_back,
-            ..
-        } = &self.store_request
-        else {
-            return None;
-        };
-        match take_back {
-            TakeBack::Always => {}
-            TakeBack::IfFresh if fresh => {}
-            TakeBack::IfFresh | TakeBack::Never => return None,
+    /// Returns the same request that shortens a lease as well. None: this one does.
+    pub(super) fn shortening(&self) -> Option<Self> {
+        let mut shortening = self.clone();
+        match &mut shortening.store_request {
+            StoreRequest::Acquire { replicas, .. } | StoreRequest::Extend { replicas, .. }
+                if *replicas > 0 =>
+            {
+                *replicas = 0;
+                Some(shortening)
+            }
+            _ => None,
         }
-        let release = StoreRequest::Release {
-            user: *user,
-            token: token.clone(),
-            // The plain `SET` returns no deadline, and only lockgate knows its token.
-            only_if: (deadline != Deadline(0)).then_some(deadline),
-        };
-        Some(Self::new(self.key.clone(), release, 0))
     }
 
-    /// Returns whether another token holds the lock, given the outcome of [the check](Self::to_check).
+    /// Returns whether another token holds the lock, given an outcome that names the holder.
     pub(super) fn is_in_vain(&self, checked: &Outcome) -> bool {
         let Outcome::Held {
             holder: Some(holder),
@@ -312,8 +333,12 @@ impl Request {
         else {
             return false;
         };
-        let granted = self.store_request.grants_to();
-        granted.is_none_or(|(_, token, _)| token != holder)
+        match &self.store_request {
+            StoreRequest::Acquire { token, .. }
+            | StoreRequest::Handover { to: token, .. }
+            | StoreRequest::Extend { token, .. } => token != holder,
+            _ => true,
+        }
     }
 
     /// Returns the purpose of the request in this form, for the metrics.
@@ -407,7 +432,7 @@ pub(super) fn wants_fence(store_request: &StoreRequest) -> bool {
 }
 
 /// Most arguments of a script.
-const ARGUMENTS: usize = 5;
+const ARGUMENTS: usize = 6;
 
 /// The arguments of a script, in order.
 #[derive(Default)]
@@ -443,6 +468,14 @@ impl<'a> ScriptArguments<'a> {
     fn strict(self, strict: bool) -> Self {
         match strict {
             true => self.word("strict"),
+            false => self,
+        }
+    }
+
+    /// Adds the argument that leaves a lease alone that would end earlier. It is the last one.
+    fn only_longer(self, only_longer: bool) -> Self {
+        match only_longer {
+            true => self.word(ONLY_LONGER),
             false => self,
         }
     }

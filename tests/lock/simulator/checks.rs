@@ -46,7 +46,8 @@ pub(crate) enum Purpose {
     Lock(usize),
     /// With the end of the lease that the client counted on, and the sabotages until then.
     Unlock(usize, Option<u64>, u64),
-    Relock(usize, u64),
+    /// With the sabotages until then, and the end of its lease and its length before, if it shortens the lease.
+    Relock(usize, u64, Option<(u64, u64)>),
     /// An attempt of a client that spins.
     Attempt(usize),
     /// Its release, with the end of the lease that it counted on, or zero after a refused attempt; and the sabotages

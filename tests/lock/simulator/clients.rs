@@ -130,6 +130,7 @@ impl World {
         let fate = match (random.between(1, 100), session) {
             _ if day.calm || (day.small && random.percent(35)) => Fate::Good,
             (1..=26, _) if day.slices => Fate::Slices,
+            (1..=14, _) if day.replicates => Fate::Relocks,
             (1..=26, _) => Fate::Good,
             (27..=35, _) => Fate::UnlocksElsewhere,
             (36..=40, _) => Fate::Relocks,
@@ -340,7 +341,10 @@ impl World {
 
     /// The number of replicas that are to acknowledge what this client is granted.
     pub(super) fn replicas_of(&self, who: usize) -> u32 {
-        u32::from(self.day.replicates && !who.is_multiple_of(3))
+        match self.day.replicates {
+            true => u32::try_from(who % 3).unwrap(),
+            false => 0,
+        }
     }
 
     /// The request has the place that the client left, or a new one.
@@ -534,7 +538,7 @@ impl World {
     ) -> RequestId {
         let request = RequestId(self.checks.sent.len() as u64 + 1);
         let user = match purpose {
-            Purpose::Lock(who) | Purpose::Unlock(who, ..) | Purpose::Relock(who, _) => {
+            Purpose::Lock(who) | Purpose::Unlock(who, ..) | Purpose::Relock(who, ..) => {
                 self.clients[who].user
             }
             Purpose::Attempt(who) | Purpose::GiveUp(who, ..) => self.spinner_user(who),

@@ -86,7 +86,7 @@ pub(crate) struct Day {
     pub(crate) spins: bool,
     /// Clients that wait in slices are among the clients.
     pub(crate) slices: bool,
-    /// Some clients want their grants acknowledged by a replica.
+    /// Some clients want their grants acknowledged by a replica, or by two.
     pub(crate) replicates: bool,
     /// Users that the clients belong to.
     pub(crate) users: usize,
@@ -169,9 +169,18 @@ impl Day {
             if small && day.disasters.iter().any(|(_, disaster)| refuses(disaster)) {
                 day.sessions = 60;
             }
-            let lacks =
-                |disaster: &Disaster| matches!(disaster, Disaster::Trouble(Trouble::NoReplicas, _));
+            let lacks = |disaster: &Disaster| {
+                matches!(disaster, Disaster::Trouble(Trouble::Replicas(_), _))
+            };
             day.replicates |= day.disasters.iter().any(|(_, disaster)| lacks(disaster));
+            if day.replicates {
+                for _ in 0..random.between(1, 3) {
+                    let trouble = random.one_of(&[Trouble::Replicas(0), Trouble::Replicas(1)]);
+                    let long = random.between(5, 1_500) * MILLI;
+                    let at = random.between(1, day.span);
+                    day.disasters.push((at, Disaster::Trouble(trouble, long)));
+                }
+            }
             day.breaks = day.disasters.iter().any(|(_, disaster)| breaks(disaster));
         }
         let forgets = |disaster: &Disaster| {
@@ -306,7 +315,8 @@ fn disasters(random: &mut Random, gates: usize, span: u64, small: bool) -> Vec<(
             Trouble::ReadOnly,
             Trouble::NoPermission,
             Trouble::OutOfMemory,
-            Trouble::NoReplicas,
+            Trouble::Replicas(0),
+            Trouble::Replicas(1),
         ]);
         let long = random.between(5, 1_500) * MILLI;
         let disaster = match random.percent(25) {

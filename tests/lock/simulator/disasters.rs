@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lockgate::lock::{LAST_LOOK_PART, LinkId, Token, WriteBack};
+use lockgate::lock::{LAST_LOOK_PART, LinkId, RequestId, Token, WriteBack};
 
 use super::{
     MILLI, SECOND,
@@ -134,12 +134,19 @@ impl World {
         self.after(span, Ev::TroubleOver(self.troubles));
     }
 
-    /// No replica acknowledges anything, or did a moment ago: waiters that want one are passed over.
+    /// Replicas are missing, or were a moment ago: waiters that want more are passed over.
     pub(super) fn lacks_replicas(&self) -> bool {
         let lately = self
             .trouble_at
             .is_some_and(|at| self.now < at + 200 * MILLI + 8 * self.day.way);
-        self.store.trouble == Some(Trouble::NoReplicas) || (self.day.replicates && lately)
+        matches!(self.store.trouble, Some(Trouble::Replicas(_))) || (self.day.replicates && lately)
+    }
+
+    /// Replicas were missing when the queue chose to serve this request, perhaps.
+    pub(super) fn lacked_replicas(&self, request: RequestId) -> bool {
+        let sent = self.checks.sent.get(&request);
+        let since = sent.is_some_and(|sent| self.trouble_at >= Some(sent.at));
+        self.lacks_replicas() || (self.day.replicates && since)
     }
 
     pub(super) fn trouble_over(&mut self, number: u64) {

@@ -126,6 +126,7 @@ fn many_bad_days() {
     assert!(total.dead_deleted > seeds / 200 && total.switches > seeds / 50);
     assert!(total.attempts > 10 * seeds && total.refused > 5 * seeds);
     assert!(total.absorbed > seeds / 2 && total.slices > seeds);
+    assert!(total.unextended > seeds / 4_000);
 }
 
 #[cfg(feature = "planted-faults")]
@@ -136,7 +137,7 @@ fn fault_of(name: &str) -> fault::Fault {
 
 /// Days within which a checker must see that something was left out.
 #[cfg(feature = "planted-faults")]
-const SEEDS_FOR_A_FAULT: u64 = 60_000;
+const SEEDS_FOR_A_FAULT: u64 = 120_000;
 
 #[cfg(feature = "planted-faults")]
 #[test]

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 
 use lockgate::lock::{
-    DeadWatch, Event, LinkId, Outcome, StoreReply, StoreRequest, StoreRequestId, Time, UserId,
-    WriteBack,
+    DeadWatch, Event, Fence, LinkId, Mark, Outcome, StoreReply, StoreRequest, StoreRequestId, Time,
+    UserId, WriteBack,
     fault::{Fault, planted},
 };
 
@@ -55,6 +55,8 @@ pub(crate) struct Message {
     seen: u64,
     /// It was on its way when the connection broke.
     late: bool,
+    /// It is an acquisition within the grace, which takes no free lock.
+    extends: bool,
 }
 
 /// A gate's end of its connection.
@@ -157,6 +159,9 @@ impl World {
             return None;
         };
         let waits = now < port.grace_until && !planted(Fault::GraceNotKept);
+        let extension = waits.then(|| extension(&store_request)).flatten();
+        let extends = extension.is_some();
+        let store_request = extension.unwrap_or(store_request);
         let makes_fence = matches!(store_request, StoreRequest::Handover { fence: true, .. });
         if waits && (makes_fence || matches!(store_request, StoreRequest::Acquire { .. })) {
             let ms = (port.grace_until - now).div_ceil(MILLI);
@@ -180,6 +185,7 @@ impl World {
             store_request,
             seen,
             late: false,
+            extends,
         };
         self.at(at, Ev::AtStore(message));
         None
@@ -247,9 +253,14 @@ impl World {
         if let StoreRequest::DeleteDead { token, .. } = store_request {
             self.totals.dead_deleted += u64::from(self.store.is_held_by(self.now, token));
         }
-        let answer = self
+        let mut answer = self
             .store
             .answer(self.now, link, store_request, message.seen);
+        if message.extends && answer.outcome == Outcome::Free {
+            let grace_until = self.gates[gate].port.grace_until;
+            let ms = grace_until.saturating_sub(self.now).div_ceil(MILLI);
+            answer.outcome = Outcome::NotYet { ms };
+        }
         let late = if alive { "" } else { ", late" };
         self.tell(|| {
             let outcome = &answer.outcome;
@@ -264,7 +275,20 @@ impl World {
             self.disturb(gate);
         }
         if alive && !mute {
-            let delay = self.delay();
+            let mut delay = self.delay();
+            let acquires = matches!(store_request, StoreRequest::Acquire { .. });
+            match answer.outcome {
+                Outcome::Granted { .. } if acquires && store_request.replicas() > 0 => {
+                    self.after(delay, Ev::Taken(link, id));
+                }
+                Outcome::Unacknowledged { done: Some(_), .. } => {
+                    if acquires {
+                        self.after(delay, Ev::Taken(link, id));
+                    }
+                    delay += self.random.between(0, 100 * MILLI);
+                }
+                _ => {}
+            }
             let now = self.now;
             let answered = &mut self.link_mut(link).answered_at;
             let at = (now + delay).max(*answered + 1);
@@ -286,6 +310,18 @@ impl World {
             let whose = client.map(|client| client.user);
             let may = whose == Some(*user) || self.may_ask(*user, token);
             assert!(may, "{} is another user's", show(token));
+        }
+    }
+
+    /// The driver tells that an acquisition waits for replicas.
+    pub(super) fn is_taken(&mut self, link: LinkId, store_request: StoreRequestId) {
+        let Link {
+            gate, alive, mute, ..
+        } = *self.link_of(link);
+        let mut in_flight = self.gates[gate].port.in_flight.iter();
+        if alive && !mute && in_flight.any(|(id, _)| *id == store_request) {
+            self.tell(|| format!("gate {gate} hears that the lock waits for replicas"));
+            self.feed(gate, Event::Taken);
         }
     }
 
@@ -569,6 +605,30 @@ fn tokens(store_request: &StoreRequest) -> String {
         | StoreRequest::DeleteDead { token, .. } => show(token),
         StoreRequest::Check { .. } => String::new(),
     }
+}
+
+/// An acquisition by a token that should hold the lock, as what takes no free lock.
+fn extension(store_request: &StoreRequest) -> Option<StoreRequest> {
+    let StoreRequest::Acquire {
+        user,
+        token,
+        lease_ms,
+        fence: Fence::No,
+        expects: expects @ Some(_),
+        replicas,
+        ..
+    } = store_request
+    else {
+        return None;
+    };
+    Some(StoreRequest::Extend {
+        user: *user,
+        token: token.clone(),
+        lease_ms: *lease_ms,
+        expects: *expects,
+        mark: Mark::None,
+        replicas: *replicas,
+    })
 }
 
 fn answered(store_request: StoreRequestId, outcome: Outcome) -> Event {

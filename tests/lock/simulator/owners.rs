@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use lockgate::lock::{Event, MARK_MS, Refusal, Reply, RequestId, Token, WriteBack};
 
 use super::{
@@ -45,7 +46,7 @@ impl World {
             return None;
         }
         let granted = matches!(reply, Reply::Granted { .. });
-        let lacks = self.lacks_replicas();
+        let lacks = self.lacked_replicas(request);
         self.checks.replied(self.now, request, granted, lacks);
         let sent = self.checks.sent[&request].clone();
         match sent.purpose {
@@ -53,7 +54,9 @@ impl World {
             Purpose::Unlock(who, until, sabotages) => {
                 self.unlock_answered(who, &sent, until, sabotages, reply);
             }
-            Purpose::Relock(who, sabotages) => self.relock_answered(who, &sent, sabotages, reply),
+            Purpose::Relock(who, sabotages, before) => {
+                self.relock_answered(who, &sent, (sabotages, before), reply);
+            }
             Purpose::Attempt(who) => return self.attempt_answered(who, &sent, request, reply),
             Purpose::GiveUp(who, until, sabotages) => {
                 self.give_up_answered(who, request, (until, sabotages), reply);
@@ -277,20 +280,25 @@ impl World {
             return;
         }
         let gate = client.gate;
-        let purpose = Purpose::Relock(who, self.totals.sabotages);
-        let (asked_at, due) = self.asked_at(gate);
-        let request = self.request(purpose, gate, Some(due), false);
         let mut lease_ms = client.lease_ms;
+        let mut before = None;
         if !client.session && self.random.percent(40) {
-            lease_ms = lease_ms.div_ceil(2);
+            lease_ms = match self.day.replicates {
+                true => self.random.between(10, lease_ms.max(20) / 2),
+                false => lease_ms.div_ceil(2),
+            };
             self.clients[who].lease_ms = lease_ms;
-            // It may be shorter from now on, whatever is answered.
+            // It may be shorter from now on, until it is answered that it is not.
             let most = self.now + lease_ms * MILLI;
             let mut owners = self.checks.owners.iter_mut();
             if let Some(owner) = owners.find(|owner| owner.token == client.token) {
+                before = Some((owner.until, client.lease_ms));
                 owner.until = owner.until.min(most);
             }
         }
+        let purpose = Purpose::Relock(who, self.totals.sabotages, before);
+        let (asked_at, due) = self.asked_at(gate);
+        let request = self.request(purpose, gate, Some(due), false);
         let token = client.token;
         let relock = Event::Relock {
             request,
@@ -298,17 +306,31 @@ impl World {
             user: client.user,
             token,
             lease_ms,
-            replicas: self.replicas_of(who),
+            // Perhaps more than acknowledged the grant.
+            replicas: self.replicas_of(who + 1),
             absorbed: false,
         };
         self.feed(gate, relock);
     }
 
-    fn relock_answered(&mut self, who: usize, sent: &Sent, sabotages: u64, reply: &Reply) {
+    fn relock_answered(
+        &mut self,
+        who: usize,
+        sent: &Sent,
+        (sabotages, before): (u64, Option<(u64, u64)>),
+        reply: &Reply,
+    ) {
+        let stays = |error: &Bytes| error.starts_with(b"NOREPLICAS");
+        let stays = matches!(reply, Reply::Refused(Refusal::Store(error)) if stays(error));
+        let before = before.filter(|_| stays);
+        if let Some((_, lease_ms)) = before {
+            self.clients[who].lease_ms = lease_ms;
+        }
         let client = &self.clients[who];
         let token = client.token.clone();
         let until = sent.at + client.lease_ms * MILLI;
         let excused = self.may_fail(sent, sabotages, reply);
+        assert!(!stays || self.lacks_replicas(), "replicas are there");
         let now = self.now;
         let Some(owner) = self
             .checks
@@ -321,6 +343,10 @@ impl World {
         match reply {
             Reply::Done if owner.session => {}
             Reply::Done => owner.until = until,
+            Reply::Refused(_) if stays => {
+                self.totals.unextended += 1;
+                owner.until = before.map_or(owner.until, |(until, _)| until);
+            }
             _ => assert!(
                 owner.until <= now || owner.robbed || excused,
                 "RELOCK of an owner: {reply:?}"
@@ -439,7 +465,7 @@ impl World {
             let lately = sent.at < lost.back_at.saturating_add(SETTLED);
             let session = match sent.purpose {
                 // Where it was told of its loss meanwhile, nothing is written back.
-                Purpose::Unlock(who, ..) | Purpose::Relock(who, _) => self.clients[who].session,
+                Purpose::Unlock(who, ..) | Purpose::Relock(who, ..) => self.clients[who].session,
                 Purpose::Lock(_) | Purpose::Attempt(_) | Purpose::GiveUp(..) => false,
             };
             lately

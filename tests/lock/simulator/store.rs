@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use lockgate::lock::{
-    Deadline, Fence, LinkId, MARK_MS, Mark, Outcome, StoreReply, StoreRequest, TakeBack, Token,
+    Deadline, Fence, LinkId, MARK_MS, Mark, Missing, Outcome, StoreReply, StoreRequest, Token,
+    fault::{Fault, planted},
 };
 
 use super::clients::OUTSIDER;
@@ -25,8 +26,8 @@ pub(crate) enum Trouble {
     NoPermission,
     /// `OOM`, to what needs memory.
     OutOfMemory,
-    /// No replica acknowledges anything.
-    NoReplicas,
+    /// Only so many replicas acknowledge anything.
+    Replicas(u32),
 }
 
 /// What is left of the data after a restart.
@@ -196,14 +197,20 @@ impl Store {
             };
         }
         self.expire(now);
-        let outcome = self.run(now, link, store_request, seen);
-        if let Some(outcome) = self.unacknowledged(now, link, store_request, &outcome) {
+        if let Some(missing) = self.missing(store_request)
+            && (self.is_refused_before(now, store_request))
+        {
             return StoreReply {
-                outcome,
+                outcome: Outcome::Unacknowledged {
+                    missing,
+                    done: None,
+                },
                 armed: None,
                 grace_ms: None,
             };
         }
+        let outcome = self.run(now, link, store_request, seen);
+        let outcome = self.unacknowledged(store_request, outcome);
         let outcome = match (store_request, outcome) {
             // Taken without looking: nothing is told of it, now or later.
             (StoreRequest::Acquire { bare: true, .. }, Outcome::Granted { fresh: true, .. }) => {
@@ -237,43 +244,66 @@ impl Store {
         }
     }
 
-    /// What becomes of a grant that no replica acknowledges. Takes it back as the store of Redis does.
-    fn unacknowledged(
-        &mut self,
-        now: u64,
-        link: LinkId,
-        store_request: &StoreRequest,
-        outcome: &Outcome,
-    ) -> Option<Outcome> {
+    /// How many replicas acknowledge what comes.
+    fn replicas(&self) -> u32 {
+        match self.trouble {
+            Some(Trouble::Replicas(there)) => there,
+            _ => u32::MAX,
+        }
+    }
+
+    /// The replicas that are missing for what is asked.
+    fn missing(&self, store_request: &StoreRequest) -> Option<Missing> {
+        let have = self.replicas();
+        (store_request.replicas() > have).then(|| Missing {
+            error: Bytes::from_static(b"NOREPLICAS"),
+            have,
+            again_ms: Some(40 + self.commands % 60),
+        })
+    }
+
+    /// Replicas that are known to be missing are not waited for again; and no lease is shortened before they
+    /// acknowledge it.
+    fn is_refused_before(&self, now: u64, store_request: &StoreRequest) -> bool {
+        let (StoreRequest::Acquire {
+            token, lease_ms, ..
+        }
+        | StoreRequest::Extend {
+            token, lease_ms, ..
+        }) = store_request
+        else {
+            return false;
+        };
+        let holder = self.holder(now).filter(|(holder, _)| *holder == token);
+        let shortens = holder.is_some_and(|(_, deadline)| deadline > now / 1_000 + lease_ms);
+        let shortens = shortens && !planted(Fault::ShortenedUnacknowledged);
+        shortens || self.commands.is_multiple_of(2)
+    }
+
+    /// What becomes of a grant that too few replicas acknowledge.
+    fn unacknowledged(&mut self, store_request: &StoreRequest, outcome: Outcome) -> Outcome {
         let Outcome::Granted {
             deadline, fresh, ..
-        } = *outcome
+        } = outcome
         else {
-            return None;
+            return outcome;
         };
-        let replicas = store_request.replicas();
-        if let Some((_, token, _)) = store_request.grants_to() {
-            self.acknowledged.insert(token.clone(), replicas);
+        let extended = match store_request {
+            StoreRequest::Extend { token, .. } => Some(token),
+            _ => None,
+        };
+        let granted = store_request.grants_to().map(|(_, token, _)| token);
+        if let Some(token) = granted.or(extended) {
+            let acknowledged = store_request.replicas().min(self.replicas());
+            self.acknowledged.insert(token.clone(), acknowledged);
         }
-        if replicas == 0 || self.trouble != Some(Trouble::NoReplicas) {
-            return None;
-        }
-        let taken_back = match store_request {
-            StoreRequest::Acquire { take_back, .. } => match take_back {
-                TakeBack::Always => true,
-                TakeBack::IfFresh => fresh,
-                TakeBack::Never => false,
+        match self.missing(store_request) {
+            Some(missing) => Outcome::Unacknowledged {
+                missing,
+                done: Some((deadline, fresh)),
             },
-            _ => false,
-        };
-        if taken_back {
-            self.change(now, None, Some(link));
+            None => outcome,
         }
-        Some(Outcome::Unacknowledged {
-            error: Bytes::from_static(b"NOREPLICAS"),
-            may_pass: true,
-            kept: (!taken_back).then_some((deadline, fresh)),
-        })
     }
 
     fn refusal(&self, store_request: &StoreRequest) -> Option<Outcome> {
@@ -292,7 +322,7 @@ impl Store {
             }
             Some(Trouble::NoPermission) => refused(b"NOPERM"),
             Some(Trouble::OutOfMemory) if grows => refused(b"OOM"),
-            Some(Trouble::ReadOnly | Trouble::OutOfMemory | Trouble::NoReplicas) | None => None,
+            Some(Trouble::ReadOnly | Trouble::OutOfMemory | Trouble::Replicas(_)) | None => None,
         }
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Totals {
     pub(crate) attempts: u64,
     pub(crate) refused: u64,
     pub(crate) absorbed: u64,
+    /// Leases that were not extended for want of replicas.
+    pub(crate) unextended: u64,
 }
 
 impl Totals {
@@ -89,6 +91,7 @@ impl Totals {
         self.attempts += day.attempts;
         self.refused += day.refused;
         self.absorbed += day.absorbed;
+        self.unextended += day.unextended;
     }
 }
 
@@ -119,6 +122,7 @@ pub(crate) enum Ev {
     /// The connection of a `SESSION` ends, by the client or by the gate.
     Close(usize, RequestId, bool),
     AtStore(Message),
+    Taken(LinkId, StoreRequestId),
     Answered(LinkId, StoreRequestId, StoreReply, u64),
     /// With whether everything was flushed.
     Push(LinkId, bool),
@@ -295,6 +299,7 @@ impl World {
             Ev::Answered(link, id, answer, version) => {
                 self.answer_arrives(link, id, answer, version);
             }
+            Ev::Taken(link, id) => self.is_taken(link, id),
             Ev::Push(link, flushed) => self.push_arrives(link, flushed),
             Ev::Timeout(link, id) => self.timeout(link, id),
             Ev::Nag(number) => self.nag(number),

@@ -10,6 +10,7 @@ use tokio::{
 
 use super::{
     super::{
+        acker::ACK_KEY_LIVES_MS,
         acl_error,
         can_lock::class,
         credentials::{self, Line, Login, log_in},
@@ -20,7 +21,9 @@ use super::{
             lossy, speak_resp3, start_tracking,
         },
         requests::SentRequest,
-        scripts::{FENCE_CEILING, FENCE_KEY, Form, GRACE_KEY, Reading, Request, error_text},
+        scripts::{
+            ACK_KEY, FENCE_CEILING, FENCE_KEY, Form, GRACE_KEY, Reading, Request, error_text,
+        },
         server_info::ServerInfo,
         settings::RedisSettings,
         wire::{Receiver, Wire},
@@ -29,7 +32,7 @@ use super::{
     REPLICAS, RESET, SCRIPTS, State, WRITES, cure,
 };
 use crate::{
-    lock::{Fence, Mark, Outcome, StoreRequest, TakeBack, Token, UserId},
+    lock::{Fence, Mark, Outcome, StoreRequest, Token, UserId},
     store::task::Task,
     telemetry::{escape::escape, metrics::upstream::Purpose},
 };
@@ -96,13 +99,15 @@ pub(super) struct Examination<'a> {
     pushes: mpsc::Receiver<Value>,
     /// Why Redis does not speak RESP3.
     mute: Option<String>,
+    /// The replicas that have to acknowledge a grant that names no number.
+    replicas: u32,
     /// The key of the examination's own lock.
     key: Vec<u8>,
     pub(super) findings: Vec<Finding>,
 }
 
 impl<'a> Examination<'a> {
-    pub(super) async fn begin(settings: &'a RedisSettings) -> Result<Self, NoLink> {
+    pub(super) async fn begin(settings: &'a RedisSettings, replicas: u32) -> Result<Self, NoLink> {
         let (sender, pushes) = mpsc::channel(KEPT_PUSHES);
         let mut mute = None;
         let mut opened = open(settings, Some(sender)).await;
@@ -118,6 +123,7 @@ impl<'a> Examination<'a> {
             _driver: driver,
             pushes,
             mute,
+            replicas,
             key: [&settings.key_prefix[..], name.as_bytes()].concat(),
             findings: Vec::new(),
         };
@@ -425,33 +431,74 @@ impl<'a> Examination<'a> {
         Ok(())
     }
 
+    /// Tries what the acknowledgement of a grant needs. A `SET` with `XX` creates no key.
     async fn replicas(&mut self, info: &Result<String, String>) -> Result<(), NoLink> {
-        match self.ask(&command("WAIT", &[b"0", b"1"])).await? {
-            Ok(_) => {
-                let info = info.as_deref().unwrap_or_default();
-                let connected = field(info, "connected_slaves").unwrap_or("unknown");
-                self.works(
-                    REPLICAS,
-                    format!("connected replicas: {}", escape(connected.as_bytes())),
-                );
-            }
-            Err(error) => {
-                let means = "replicas cannot confirm a grant (REPLICAS)";
-                self.denied(REPLICAS, State::Degraded, means, &error);
-            }
+        let wanted = self.replicas;
+        let (state, cost) = match wanted {
+            0 => (
+                State::Degraded,
+                "replicas cannot acknowledge a grant (REPLICAS)".to_owned(),
+            ),
+            _ => (
+                State::Fails,
+                format!("no lock can be taken: lock.replicas is {wanted}"),
+            ),
+        };
+        let wait = self.ask(&command("WAIT", &[b"0", b"1"])).await?;
+        let lives = ACK_KEY_LIVES_MS.to_string();
+        let write = [ACK_KEY, b"1", b"XX", b"PX", lives.as_bytes()];
+        let write = self.ask(&command("SET", &write)).await?;
+        let refusals = [
+            ("WAIT", wait.err()),
+            ("SET lockgate:ack", write.err()),
+            ("INFO", info.clone().err()),
+        ];
+        let refusals: Vec<_> = refusals
+            .into_iter()
+            .filter_map(|(name, error)| Some((name, error?)))
+            .collect();
+        if let Some((_, first)) = refusals.first() {
+            let named = |(name, error): &(&str, String)| format!("{name}: {}", printable(error));
+            let refusals: Vec<_> = refusals.iter().map(named).collect();
+            let means = format!("{cost}: {}", refusals.join("; "));
+            self.note(REPLICAS, state, means, cure(REPLICAS, first));
+            return Ok(());
+        }
+        let connected = field(info.as_deref().unwrap_or_default(), "connected_slaves");
+        let number = connected.and_then(|it| it.parse::<u32>().ok());
+        let connected = format!(
+            "connected replicas: {}",
+            escape(connected.unwrap_or("unknown").as_bytes())
+        );
+        if number.is_some_and(|number| number < wanted) {
+            let change = "connect as many replicas as lock.replicas asks for";
+            self.note(REPLICAS, state, format!("{cost}, {connected}"), change);
+        } else {
+            self.works(REPLICAS, connected);
         }
         Ok(())
     }
 
     fn memory(&mut self, info: &Result<String, String>, server: &ServerInfo) {
+        let Ok(info) = info else {
+            return;
+        };
+        let is = |name, value| field(info, name) == Some(value);
         match &server.evicts {
             Some(policy) => {
                 let means = format!("{EVICTS}: {}", escape(policy.as_bytes()));
                 let change = "set maxmemory-policy to noeviction";
                 self.note(MEMORY, State::Degraded, means, change);
             }
-            None if info.is_ok() => self.works(MEMORY, "Redis evicts nothing"),
-            None => {}
+            None if is("maxmemory", "0") || is("maxmemory_policy", "noeviction") => {
+                self.works(MEMORY, "Redis evicts nothing");
+            }
+            None => {
+                let means = "INFO does not show maxmemory and maxmemory_policy: where Redis evicts keys, locks are lost";
+                let change =
+                    "find out whether the service evicts keys, and set its policy to noeviction";
+                self.note(MEMORY, State::Unknown, means, change);
+            }
         }
     }
 
@@ -506,9 +553,7 @@ impl<'a> Examination<'a> {
 
     /// Notes a need that Redis refuses with this error.
     fn denied(&mut self, need: &'static str, state: State, means: &str, error: &str) {
-        // Redis repeats the arguments of a command that it does not know.
-        let (error, _) = error.split_once(", with args").unwrap_or((error, ""));
-        let error = escape(error.trim().as_bytes());
+        let error = printable(error);
         self.note(need, state, format!("{means}: {error}"), cure(need, &error));
     }
 
@@ -550,6 +595,12 @@ fn command(name: &str, words: &[&[u8]]) -> Cmd {
     command
 }
 
+/// Returns Redis's error for the report. Redis repeats the arguments of a command that it does not know.
+fn printable(error: &str) -> String {
+    let (error, _) = error.split_once(", with args").unwrap_or((error, ""));
+    escape(error.trim().as_bytes()).to_string()
+}
+
 fn acquire(token: &Token) -> StoreRequest {
     StoreRequest::Acquire {
         user: UserId::ANONYMOUS,
@@ -560,7 +611,6 @@ fn acquire(token: &Token) -> StoreRequest {
         bare: false,
         strict: false,
         replicas: 0,
-        take_back: TakeBack::Always,
     }
 }
 

@@ -1,5 +1,5 @@
--- ARGV: token, lease, the deadline that the key should have, or nothing, and the mark of a renewal: nothing,
--- kept or found.
+-- ARGV: token, lease, the deadline that the key should have, or nothing, the mark of a renewal: nothing, kept or found,
+-- and "only longer" if the lease is not to get shorter.
 local holder = redis.pcall('GET', KEYS[1])
 if type(holder) == 'table' then return holder end
 -- include deadline
@@ -7,7 +7,8 @@ if type(holder) == 'table' then return holder end
 -- include lease_anew
 -- include refused
 -- include found
-if holder ~= ARGV[1] then return found(holder) end
+-- include shortens
+if holder ~= ARGV[1] or shortens(ARGV[2]) then return found(holder) end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
 if ARGV[4] == 'found' and ARGV[3] ~= '' and not expected then
     local before, off = deadline()

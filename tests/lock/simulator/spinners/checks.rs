@@ -94,7 +94,7 @@ impl World {
         let gate = &self.gates[gate];
         let disturbed_at = gate
             .disturbed_at
-            .max(self.lacks_replicas().then_some(self.now));
+            .max(self.lacked_replicas(request).then_some(self.now));
         (self.checks).is_next(request, disturbed_at, gate.chose_at);
     }
 
