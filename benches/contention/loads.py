@@ -1,5 +1,6 @@
 """The loads, and the ways to put each: what run measures."""
 
+import resource
 from dataclasses import dataclass
 
 
@@ -37,7 +38,7 @@ class Load:
             return f"contest {key} {self.locks} {seconds} {self.hold_us}"
         if self.job == "cycle":
             return f"cycle {key} {seconds}"
-        return f"handoff {int(1000 * seconds)}"
+        return f"handoff {int(500 * seconds)}"
 
 
 def lockgate(language, before=True):
@@ -99,10 +100,36 @@ MIXED = [
     Way("without-locks-before", "go", "shared-plain", "before"),
 ]
 
+# Each waiter needs two open files in lockgate, which has some others.
+CROWD = min(10_000, (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 200) // 2)
+HANDOFF = [
+    Way(f"{name}-{label}", "go", mode, server, clients)
+    for label, clients in [("10", 10), ("10000", CROWD)]
+    for name, mode, server in [
+        ("lockgate", "handoff-lock", "lockgate"),
+        ("before", "handoff-lock", "before"),
+        ("blpop", "handoff-blpop", "redis"),
+    ]
+]
+# A lockgate of its own for each.
+MEMORY = [
+    Way(f"{prefix}{mode}", "go", mode, f"{prefix or 'lockgate-'}{mode}", clients)
+    for prefix in ("", "before-")
+    for mode, clients in [("idle", 5_000), ("used", 5_000), ("waiting", 5_000), ("held", 100_000)]
+]
+
 LOADS = [
+    Load("contended", "100 clients, one lock, hold 10 ms", GO + GO_ABSORBED + PYTHON + JAVASCRIPT + JAVA,
+         clients=100, hold_us=10_000, seconds=0),
+    Load("no-hold", "64 clients, one lock, no hold", GO + threads("lock") + GO_ABSORBED + [BLPOP] + PYTHON + JAVASCRIPT + JAVA),
+    Load("no-hold-one-core", "64 clients, one lock, no hold, everything on one core", GO + [BLPOP] + JAVA, pinned=True),
+    Load("processes", "64 clients in 4 processes, one lock, no hold", GO + JAVA, processes=4),
+    Load("zipf", "256 clients, 100 locks, Zipf, hold 1 ms", GO + JAVA, clients=256, locks=100, hold_us=1000, seconds=3),
     Load("uncontended", "64 clients, a lock and a connection each", UNCONTENDED + threads("own-lock"), job="cycle"),
     Load("uncontended-one-core", "64 clients, a lock and a connection each, everything on one core", UNCONTENDED,
          job="cycle", pinned=True),
     Load("multiplexed", "64 tasks, a lock each, over one connection", MULTIPLEXED, job="cycle"),
     Load("mixed", "64 tasks over one connection, 90 % GET and SET, 10 % lock cycles", MIXED, job="cycle"),
+    Load("handoff", "hand-off: from the sending of the release to the next grant, lock held for 1 ms", HANDOFF, job="handoff"),
+    Load("memory", "memory for each client and lock", MEMORY, job="memory"),
 ]

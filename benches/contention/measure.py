@@ -14,6 +14,7 @@ import os
 import platform
 import random
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -252,12 +253,14 @@ def percentile(ordered, part):
 
 def acquisitions(lines, seconds):
     """Returns the figures of a contest from its lines "lock asked got done"."""
-    turns = sorted((tuple(map(int, line.split())) for line in lines), key=lambda turn: turn[2])
+    came = [line for line in lines if "-" not in line]
+    turns = sorted((tuple(map(int, line.split())) for line in came), key=lambda turn: turn[2])
     begun = min(turn[1] for turn in turns)
     waits = sorted(got - asked for _, asked, got, _ in turns)
     overtakings = count_overtakings(turns)
     figures = {
         "count": len(turns),
+        "never": len(lines) - len(came),
         "p50_us": percentile(waits, 0.5),
         "p99_us": percentile(waits, 0.99),
         "overtaken": sum(map(bool, overtakings)) / len(turns),
@@ -298,6 +301,8 @@ def measure(load, way, program, servers, turn, seconds):
     lines = program.do(job)
     redis, proxy = servers.redis.cpu_us() - redis, servers.cpu_us(way.server) - proxy
     figures = figures_of(load, lines, seconds)
+    if way.mode == "lock" and figures.get("never"):
+        raise Failed(f"{figures['never']} acquisitions never came")
     return figures | {"redis_cpu_us": redis / figures["count"], "proxy_cpu_us": proxy / figures["count"]}
 
 
@@ -322,7 +327,7 @@ def measure_load(load, ways, servers, failures):
         figures = measure(load, way, program, servers, "first", min(seconds, 0.5))
         commands = monitor.commands(begin, monitor.reached(f"end {way.id}"))
         monitor.close()
-        results[way.id] = {"commands": commands / figures["count"], "rounds": []}
+        results[way.id] = {"commands": commands / figures["count"], "rounds": [figures] if QUICK else []}
 
     def turn(way, number):
         results[way.id]["rounds"].append(measure(load, way, programs[way.id], servers, number, seconds))
@@ -330,7 +335,7 @@ def measure_load(load, ways, servers, failures):
     try:
         for way in ways:
             attempt(way, lambda: begin(way))
-        for number in range(ROUNDS):
+        for number in range(0 if QUICK else ROUNDS):
             # Another way is first in each round, and every second round is in reverse.
             order = [way for way in ways if way.id in results]
             order = order[number % max(1, len(order)) :] + order[: number % max(1, len(order))]
@@ -339,6 +344,37 @@ def measure_load(load, ways, servers, failures):
     finally:
         for program in programs.values():
             program.stop()
+    return results, versions
+
+
+def measure_memory(load, ways, servers, failures):
+    """Returns the resident bytes that each client or lock of a way adds to a lockgate, and to Redis."""
+    results, versions = {}, {}
+    for way in ways:
+        gate = Redis(servers.port(way.server))
+        # Opens its connection to Redis for locks.
+        gate.do("TRYLOCK", "lock:first", "TOKEN", "first")
+        gate.do("UNLOCK", "lock:first", "first")
+        status = Path(f"/proc/{servers.pids[way.server]}/status")
+        resident = lambda: int(re.search(r"VmRSS:\s*(\d+)", status.read_text())[1]) * 1024
+        before, before_redis = resident(), servers.redis.info("used_memory")
+        try:
+            program = Program(way, load, servers)
+        except Failed as failure:
+            failures.append(f"memory, {way.id}: {failure}")
+            continue
+        deadline = time.monotonic() + PATIENCE
+        while way.mode == "waiting" and gate.info("lockgate_waiters") < way.clients:
+            if time.monotonic() > deadline:
+                failures.append(f"memory, {way.id}: some clients do not wait")
+                break
+            time.sleep(0.05)
+        figures = {"bytes": (resident() - before) / way.clients}
+        if way.mode == "held":
+            figures["redis_bytes"] = (servers.redis.info("used_memory") - before_redis) / way.clients
+        results[way.id] = {"rounds": [figures]}
+        versions |= program.versions
+        program.stop()
     return results, versions
 
 
@@ -386,11 +422,14 @@ def chosen():
 def main(path):
     results = json.loads(path.read_text()) if path.exists() else {}
     measured, failures, servers = {}, [], {}
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     for load, ways in chosen():
         print(f"== {load.title} ({load.name})", flush=True)
         if load.pinned not in servers:
             servers[load.pinned] = Servers(load.pinned)
-        ways, versions = measure_load(load, ways, servers[load.pinned], failures)
+        how = measure_memory if load.job == "memory" else measure_load
+        ways, versions = how(load, ways, servers[load.pinned], failures)
         measured[load.name] = {"ways": ways}
         entry = results.setdefault(load.name, {"ways": {}, "versions": {}})
         entry["ways"] |= ways

@@ -26,12 +26,16 @@ def columns(load):
     ]
     order = [
         ("overtaken", lambda way: spread(way, "overtaken", 100, 1) + " %"),
-        ("at most", lambda way: f"{max(f['most_overtakings'] for f in way['rounds']):,}"),
+        ("by at most", lambda way: f"{max(f['most_overtakings'] for f in way['rounds']):,}"),
+        ("never came", lambda way: f"{sum(f['never'] for f in way['rounds']):,}"),
     ]
     if load.job == "cycle":
         return rate + waits + cpu
     if load.job == "handoff":
-        return waits
+        return waits + cpu
+    if load.job == "memory":
+        of_redis = lambda way: spread(way, "redis_bytes") if "redis_bytes" in way["rounds"][0] else ""
+        return [("bytes", lambda way: spread(way, "bytes")), ("bytes in Redis", of_redis)]
     if load.seconds:
         return rate + waits + cpu + order
     return [("time ÷ holds", lambda way: spread(way, "time", digits=3))] + waits + cpu + order

@@ -22,7 +22,7 @@ import (
 )
 
 // acquire waits for the lock of that name and returns the function that releases it.
-type acquire func(name string) (func() error, error)
+type acquire func(ctx context.Context, name string) (func() error, error)
 
 // contests makes, for each way, what all clients acquire with.
 var contests = map[string]func() acquire{
@@ -35,6 +35,9 @@ var contests = map[string]func() acquire{
 
 var never = context.Background()
 
+// Once no client begins anew, the others get the lock within this time and ten times the sum of their holds, or never.
+const patience = 5 * time.Second
+
 // redisClient has a connection for each client, which may wait for long.
 func redisClient() *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: address, PoolSize: clients, ReadTimeout: time.Minute})
@@ -42,29 +45,29 @@ func redisClient() *redis.Client {
 
 func lockgateLock() acquire {
 	client := redisClient()
-	return func(name string) (func() error, error) {
+	return func(ctx context.Context, name string) (func() error, error) {
 		mine := token()
-		err := client.Do(never, "LOCK", name, "TOKEN", mine, "PX", lease).Err()
+		err := client.Do(ctx, "LOCK", name, "TOKEN", mine, "PX", lease).Err()
 		return func() error { return client.Do(never, "UNLOCK", name, mine).Err() }, err
 	}
 }
 
 func redsyncLock() acquire {
 	locks := redsync.New(goredis.NewPool(redisClient()))
-	return func(name string) (func() error, error) {
+	return func(ctx context.Context, name string) (func() error, error) {
 		mutex := locks.NewMutex(name, redsync.WithExpiry(lease*time.Millisecond), redsync.WithTries(1_000_000))
 		return func() error {
 			_, err := mutex.Unlock()
 			return err
-		}, mutex.Lock()
+		}, mutex.LockContext(ctx)
 	}
 }
 
 func redislockLock() acquire {
 	locks := redislock.New(redisClient())
-	return func(name string) (func() error, error) {
+	return func(ctx context.Context, name string) (func() error, error) {
 		options := &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)}
-		lock, err := locks.Obtain(never, name, lease*time.Millisecond, options)
+		lock, err := locks.Obtain(ctx, name, lease*time.Millisecond, options)
 		return func() error { return lock.Release(never) }, err
 	}
 }
@@ -79,8 +82,8 @@ func rueidislockLock() acquire {
 		TryNextAfter: time.Second,
 	})
 	check(err)
-	return func(name string) (func() error, error) {
-		_, cancel, err := locker.WithContext(never, name)
+	return func(ctx context.Context, name string) (func() error, error) {
+		_, cancel, err := locker.WithContext(ctx, name)
 		return func() error { cancel(); return nil }, err
 	}
 }
@@ -89,16 +92,17 @@ func rueidislockLock() acquire {
 func blpopLock() acquire {
 	client := redisClient()
 	var once sync.Map
-	return func(name string) (func() error, error) {
+	return func(ctx context.Context, name string) (func() error, error) {
 		release := func() error { return client.RPush(never, name, "free").Err() }
 		if first, _ := once.LoadOrStore(name, &sync.Once{}); first != nil {
 			first.(*sync.Once).Do(func() { check(release()) })
 		}
-		return release, client.BLPop(never, 0, name).Err()
+		return release, client.BLPop(ctx, 0, name).Err()
 	}
 }
 
-// acquisition is one turn of one client: when it asked, got the lock, and began to release it.
+// acquisition is one turn of one client: when it asked, got the lock, and began to release it; the latter two are zero
+// where it never got it.
 type acquisition struct {
 	lock             int
 	asked, got, done time.Time
@@ -109,10 +113,18 @@ func contest(take acquire, key string, locks int, seconds float64, hold int) {
 	pick := zipf(locks)
 	inside := make([]atomic.Int32, locks)
 	all := make([][]acquisition, clients)
+	begun := time.Now()
+	end := begun.Add(time.Duration(seconds * float64(time.Second)))
+	ctx, cancel := context.WithDeadline(never, end.Add(patience+10*time.Duration(clients*hold)*time.Microsecond))
+	defer cancel()
 	turn := func(i int) {
 		one := acquisition{lock: pick()}
 		one.asked = time.Now()
-		release, err := take(fmt.Sprintf("%s:%d", key, one.lock))
+		release, err := take(ctx, fmt.Sprintf("%s:%d", key, one.lock))
+		if ctx.Err() != nil {
+			all[i] = append(all[i], one)
+			return
+		}
 		check(err)
 		one.got = time.Now()
 		if inside[one.lock].Add(1) != 1 {
@@ -124,8 +136,6 @@ func contest(take acquire, key string, locks int, seconds float64, hold int) {
 		check(release())
 		all[i] = append(all[i], one)
 	}
-	begun := time.Now()
-	end := begun.Add(time.Duration(seconds * float64(time.Second)))
 	var finished sync.WaitGroup
 	for i := range clients {
 		finished.Go(func() {
@@ -142,12 +152,17 @@ func contest(take acquire, key string, locks int, seconds float64, hold int) {
 	report(all)
 }
 
-// report prints "lock asked got done" for each acquisition, in µs of the machine's clock.
+// report prints "lock asked got done" for each acquisition, in µs of the machine's clock, "lock asked - -" for one that
+// never came.
 func report(all [][]acquisition) {
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
 	for _, own := range all {
 		for _, one := range own {
+			if one.got.IsZero() {
+				fmt.Fprintln(out, one.lock, one.asked.UnixMicro(), "- -")
+				continue
+			}
 			fmt.Fprintln(out, one.lock, one.asked.UnixMicro(), one.got.UnixMicro(), one.done.UnixMicro())
 		}
 	}

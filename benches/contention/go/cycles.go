@@ -107,7 +107,7 @@ func mixedCycle(clients []do, locks bool) cycle {
 func rueidislockCycle() cycle {
 	acquire := rueidislockLock()
 	return func(_ int, key string) int {
-		release, err := acquire(key)
+		release, err := acquire(never, key)
 		check(err)
 		check(release())
 		return 1

@@ -1,14 +1,14 @@
 // Locks from Go: contention WAY PORT CLIENTS
 //
-// The program connects CLIENTS clients of one way (see `contests`, `cycles` and `crowds`), prints "ready" and the
+// The program connects CLIENTS clients of one way (see `contests`, `cycles`, `queues` and `crowds`), prints "ready" and the
 // versions of its libraries, and executes one job for each line that it reads:
 //
 //	contest KEY LOCKS SECONDS HOLD_US     all clients acquire locks for so long; SECONDS 0: each acquires one, 1 ms
 //	                                      after the other. Prints a line for each acquisition (see report)
 //	cycle KEY SECONDS                     each client acquires and releases its own lock. Prints the number of
 //	                                      commands or cycles, the seconds, and p50 and p99 in µs
-//	handoff KEY COUNT                     the holder releases the lock after 1 ms, COUNT times. Prints, in µs, each time from the
-//	                                      release to the next grant
+//	handoff COUNT                         each holder releases the lock after 1 ms, COUNT times. Prints, in µs, the
+//	                                      times from the sending of the release to the next grant
 //
 // A "." ends the reply to each job.
 package main
@@ -42,8 +42,9 @@ func main() {
 	case cycles[way] != nil:
 		cycle := cycles[way]()
 		jobs["cycle"] = func(words []string) { repeat(cycle, words[1], decimal(words[2])) }
-	case queues[way] != nil:
-		jobs["handoff"] = func(words []string) { handOff(queues[way], words[1], number(words[2])) }
+	case queues[way].acquire != nil:
+		run := handOffs(queues[way])
+		jobs["handoff"] = func(words []string) { run(number(words[1])) }
 	case crowds[way] != nil:
 		crowds[way]()
 	default:
