@@ -75,8 +75,8 @@ JAVASCRIPT = [
 BLPOP = Way("blpop", "go", "blpop")
 
 
-def threads(mode, language="go"):
-    return [Way("lockgate-threads-2", language, mode, "lockgate-threads-2")]
+def threads(mode):
+    return [Way("lockgate-threads-2", "go", mode, "lockgate-threads-2")]
 
 
 UNCONTENDED = [
@@ -121,7 +121,8 @@ MEMORY = [
 LOADS = [
     Load("contended", "100 clients, one lock, hold 10 ms", GO + GO_ABSORBED + PYTHON + JAVASCRIPT + JAVA,
          clients=100, hold_us=10_000, seconds=0),
-    Load("no-hold", "64 clients, one lock, no hold", GO + threads("lock") + GO_ABSORBED + [BLPOP] + PYTHON + JAVASCRIPT + JAVA),
+    Load("no-hold", "64 clients, one lock, no hold",
+         GO + threads("lock") + GO_ABSORBED + [BLPOP] + PYTHON + JAVASCRIPT + JAVA),
     Load("no-hold-one-core", "64 clients, one lock, no hold, everything on one core", GO + [BLPOP] + JAVA, pinned=True),
     Load("processes", "64 clients in 4 processes, one lock, no hold", GO + JAVA, processes=4),
     Load("zipf", "256 clients, 100 locks, Zipf, hold 1 ms", GO + JAVA, clients=256, locks=100, hold_us=1000, seconds=3),
@@ -130,6 +131,6 @@ LOADS = [
          job="cycle", pinned=True),
     Load("multiplexed", "64 tasks, a lock each, over one connection", MULTIPLEXED, job="cycle"),
     Load("mixed", "64 tasks over one connection, 90 % GET and SET, 10 % lock cycles", MIXED, job="cycle"),
-    Load("handoff", "hand-off: from the sending of the release to the next grant, lock held for 1 ms", HANDOFF, job="handoff"),
+    Load("handoff", "from the sending of the release to the next grant", HANDOFF, job="handoff"),
     Load("memory", "memory for each client and lock", MEMORY, job="memory"),
 ]

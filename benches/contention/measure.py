@@ -1,11 +1,13 @@
 """Measures locks side by side: see run, which prepares everything and starts this.
 
 For each load of loads.py one program runs for each way; the programs stay connected and take turns. The first round of
-each way is not measured: it warms up, and MONITOR counts the commands that Redis executes. (Redis's own counters count each command inside of a script as well;
-MONITOR marks those.) What a new connection says first, and PING, is not counted. The CPU time is that of Redis by its
-own account (INFO), in the rounds without MONITOR.
+each way is not measured: it warms up, and MONITOR counts the commands that Redis executes. (Redis's own counters count
+each command inside of a script as well; MONITOR marks those.) What a new connection says first, and PING, is not
+counted. The CPU time is that of Redis by its own account (INFO), in the rounds without MONITOR. With QUICK, the first
+round is the only one.
 
-The results go to the JSON file named as the argument, those of each way that was measured in place of its former ones.
+The results go to the JSON file named as the argument, those of each way that was measured in place of its former ones;
+with QUICK or another build to compare with (BEFORE) they are only printed.
 """
 
 import bisect
@@ -22,6 +24,7 @@ import tempfile
 import threading
 import time
 from datetime import date
+from itertools import accumulate
 from pathlib import Path
 
 import judge
@@ -83,7 +86,7 @@ class Redis:
 
     def cpu_us(self):
         text = self.do("INFO", "cpu")
-        return sum(float(re.search(rf"^used_cpu_{kind}:([\d.]+)", text, re.MULTILINE)[1]) for kind in ("user", "sys")) * 1e6
+        return sum(map(float, re.findall(r"^used_cpu_(?:user|sys):([\d.]+)", text, re.MULTILINE))) * 1e6
 
 
 class Servers:
@@ -97,7 +100,8 @@ class Servers:
         port = self.ports["redis"] = free_port()
         self.start(
             "redis",
-            ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", work, "--maxclients", "20000"],
+            ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", work]
+            + ["--maxclients", "20000"],
         )
         self.redis = Redis(port)
 
@@ -211,10 +215,9 @@ class Program:
         command = servers.prefix + PROGRAMS[way.language]
         arguments = [way.mode, str(servers.port(way.server)), str((way.clients or load.clients) // load.processes)]
         self.log = open(f"{servers.work}/{way.id.replace('/', '-')}.log", "w+b")
+        directory, pipe = INSTALLED / way.language, subprocess.PIPE
         self.processes = [
-            subprocess.Popen(
-                command + arguments, cwd=INSTALLED / way.language, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
-            )
+            subprocess.Popen(command + arguments, cwd=directory, stdin=pipe, stdout=pipe, stderr=self.log)
             for _ in range(load.processes)
         ]
         self.versions = dict(word.split("=", 1) for word in self.replies("ready")[0].split())
@@ -251,6 +254,12 @@ def percentile(ordered, part):
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
+def percentile_of_time(ordered, part):
+    """Returns the wait such that this part of all waiting time belongs to waits that are no longer."""
+    sums = list(accumulate(ordered))
+    return ordered[bisect.bisect_left(sums, sums[-1] * part)]
+
+
 def acquisitions(lines, seconds):
     """Returns the figures of a contest from its lines "lock asked got done"."""
     came = [line for line in lines if "-" not in line]
@@ -263,6 +272,7 @@ def acquisitions(lines, seconds):
         "never": len(lines) - len(came),
         "p50_us": percentile(waits, 0.5),
         "p99_us": percentile(waits, 0.99),
+        "p99_of_time_us": percentile_of_time(waits, 0.99),
         "overtaken": sum(map(bool, overtakings)) / len(turns),
         "most_overtakings": max(overtakings),
     }
@@ -385,10 +395,11 @@ def output(*command):
 def environment():
     """Returns what the figures belong to."""
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    cores = len(os.sched_getaffinity(0))
     return {
         "date": date.today().isoformat(),
         "commit": output("git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"),
-        "machine": f"{cpu[1] if cpu else platform.machine()}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}",
+        "machine": f"{cpu[1] if cpu else platform.machine()}, {cores} cores, Linux {platform.release()}",
         "rounds": ROUNDS,
     }
 
@@ -431,16 +442,17 @@ def main(path):
         how = measure_memory if load.job == "memory" else measure_load
         ways, versions = how(load, ways, servers[load.pinned], failures)
         measured[load.name] = {"ways": ways}
-        entry = results.setdefault(load.name, {"ways": {}, "versions": {}})
-        entry["ways"] |= ways
-        entry["versions"] |= server_versions() | versions
-        entry |= environment()
-        path.write_text(json.dumps(results, indent=1))
+        if not QUICK and not BEFORE:
+            entry = results.setdefault(load.name, {"ways": {}, "versions": {}})
+            entry["ways"] |= ways
+            entry["versions"] |= server_versions() | versions
+            entry |= environment()
+            path.write_text(json.dumps(results, indent=1))
         print("\n".join(report.table(load, ways)), flush=True)
     print("== bounds")
     for each in servers.values():
         each.stop()
-    missed = judge.print_bounds(measured, quick=QUICK)
+    missed = judge.print_bounds(measured, strict=bool(os.environ.get("JUDGE")))
     for failure in failures:
         print(f"wrong: {failure}")
     sys.exit(1 if failures or missed else 0)

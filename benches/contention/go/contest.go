@@ -77,8 +77,8 @@ func rueidislockLock() acquire {
 		ClientOption:   rueidis.ClientOption{InitAddress: []string{address}},
 		KeyMajority:    1,
 		NoLoopTracking: true,
-		// After an attempt that took longer than this (20 ms by default), on a machine that stalls, WithContext may wait for ever:
-		// the library gives the lock back, and Redis does not push the library's own change to it.
+		// After an attempt that took longer than this (20 ms by default), on a machine that stalls, WithContext may wait
+		// for ever: the library gives the lock back, and Redis does not push the library's own change to it.
 		TryNextAfter: time.Second,
 	})
 	check(err)
@@ -108,7 +108,8 @@ type acquisition struct {
 	asked, got, done time.Time
 }
 
-// contest lets all clients acquire `locks` locks, the first of them most often (Zipf), and hold each for hold µs.
+// contest lets all clients acquire `locks` locks, the first of them most often (Zipf), and hold each for hold µs. They
+// begin 1 ms after the other: clients that poll at a fixed interval and begin together collide for long.
 func contest(take acquire, key string, locks int, seconds float64, hold int) {
 	pick := zipf(locks)
 	inside := make([]atomic.Int32, locks)
@@ -139,8 +140,8 @@ func contest(take acquire, key string, locks int, seconds float64, hold int) {
 	var finished sync.WaitGroup
 	for i := range clients {
 		finished.Go(func() {
+			time.Sleep(time.Until(begun.Add(time.Duration(i) * time.Millisecond)))
 			if seconds == 0 {
-				time.Sleep(time.Until(begun.Add(time.Duration(i) * time.Millisecond)))
 				turn(i)
 			}
 			for time.Now().Before(end) {
@@ -152,8 +153,8 @@ func contest(take acquire, key string, locks int, seconds float64, hold int) {
 	report(all)
 }
 
-// report prints "lock asked got done" for each acquisition, in µs of the machine's clock, "lock asked - -" for one that
-// never came.
+// report prints "lock asked got done" for each acquisition, in µs of the machine's clock, and "lock asked - -" for one
+// that never came.
 func report(all [][]acquisition) {
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()

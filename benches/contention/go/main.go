@@ -1,10 +1,10 @@
 // Locks from Go: contention WAY PORT CLIENTS
 //
-// The program connects CLIENTS clients of one way (see `contests`, `cycles`, `queues` and `crowds`), prints "ready" and the
-// versions of its libraries, and executes one job for each line that it reads:
+// The program connects CLIENTS clients of one way (see `contests`, `cycles`, `queues` and `crowds`), prints "ready" and
+// the versions of its libraries, and executes one job for each line that it reads:
 //
-//	contest KEY LOCKS SECONDS HOLD_US     all clients acquire locks for so long; SECONDS 0: each acquires one, 1 ms
-//	                                      after the other. Prints a line for each acquisition (see report)
+//	contest KEY LOCKS SECONDS HOLD_US     all clients acquire locks for so long, or once where SECONDS is 0. Prints a
+//	                                      line for each acquisition (see report)
 //	cycle KEY SECONDS                     each client acquires and releases its own lock. Prints the number of
 //	                                      commands or cycles, the seconds, and p50 and p99 in µs
 //	handoff COUNT                         each holder releases the lock after 1 ms, COUNT times. Prints, in µs, the

@@ -53,7 +53,8 @@ public class Contention {
         BufferedReader jobs = new BufferedReader(new InputStreamReader(System.in));
         for (String job = jobs.readLine(); job != null; job = jobs.readLine()) {
             String[] words = job.split(" ");
-            contest(acquire, words[1], Integer.parseInt(words[2]), Double.parseDouble(words[3]), Long.parseLong(words[4]));
+            int locks = Integer.parseInt(words[2]);
+            contest(acquire, words[1], locks, Double.parseDouble(words[3]), Long.parseLong(words[4]));
             System.out.println(".");
         }
         System.exit(0);
@@ -79,7 +80,8 @@ public class Contention {
 
     static Acquire redisson(Function<RedissonClient, Function<String, RLock>> kind) {
         Config config = new Config();
-        config.useSingleServer().setAddress("redis://127.0.0.1:" + port);
+        // Each waiter of a fair lock needs a subscription, and a connection carries five; by default there are fifty.
+        config.useSingleServer().setAddress("redis://127.0.0.1:" + port).setSubscriptionConnectionPoolSize(100);
         Function<String, RLock> locks = kind.apply(Redisson.create(config));
         return name -> {
             RLock lock = locks.apply(name);
@@ -125,8 +127,8 @@ public class Contention {
         for (int i = 0; i < clients; i++) {
             long own = begun + i * 1000L;
             Thread thread = new Thread(() -> {
+                LockSupport.parkNanos((own - nowUs()) * 1000);
                 if (seconds == 0) {
-                    LockSupport.parkNanos((own - nowUs()) * 1000);
                     turn.run();
                 }
                 while (nowUs() < begun + seconds * 1e6) {

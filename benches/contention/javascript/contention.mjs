@@ -55,10 +55,8 @@ async function contest(acquires, key, seconds, hold) {
   };
   await Promise.all(
     acquires.map(async (acquire, i) => {
-      if (!seconds) {
-        await sleep(i);
-        await turn(acquire);
-      }
+      await sleep(i);
+      if (!seconds) await turn(acquire);
       while (performance.now() < begun + seconds * 1000) await turn(acquire);
     }),
   );

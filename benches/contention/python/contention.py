@@ -60,8 +60,8 @@ class Contest:
 
     def client(self, i):
         try:
+            time.sleep(max(0, self.begun + i / 1000 - time.monotonic()))
             if not self.seconds:
-                time.sleep(max(0, self.begun + i / 1000 - time.monotonic()))
                 self.turn()
             while time.monotonic() < self.begun + self.seconds:
                 self.turn()
