@@ -255,7 +255,13 @@ def percentile(ordered, part):
 
 
 def percentile_of_time(ordered, part):
-    """Returns the wait such that this part of all waiting time belongs to waits that are no longer."""
+    """Returns the wait such that this part of all waiting time belongs to waits that are no longer.
+
+    >>> percentile_of_time([1] * 99 + [900], 0.99)
+    900
+    >>> percentile_of_time([5] * 100, 0.99)
+    5
+    """
     sums = list(accumulate(ordered))
     return ordered[bisect.bisect_left(sums, sums[-1] * part)]
 
@@ -285,7 +291,11 @@ def acquisitions(lines, seconds):
 
 
 def count_overtakings(turns):
-    """Returns, for each acquisition, how many of the same lock were asked for later (LATER_US) and got it earlier."""
+    """Returns, for each acquisition, how many of the same lock were asked for later (LATER_US) and got it earlier.
+
+    >>> count_overtakings([(0, 0, 10_000, 0), (0, 9_000, 20_000, 0), (0, 1_000, 30_000, 0), (1, 0, 40_000, 0)])
+    [0, 0, 1, 0]
+    """
     earlier = {}
     counts = []
     for lock, asked, _, _ in turns:
@@ -306,7 +316,7 @@ def figures_of(load, lines, seconds):
 
 
 def measure(load, way, program, servers, turn, seconds):
-    job = load.job_line(key=f"lock:{load.name}:{way.name}:{turn}", seconds=seconds)
+    job = load.job_line(key=f"lock:{load.name}:{way.id}:{turn}", seconds=seconds)
     redis, proxy = servers.redis.cpu_us(), servers.cpu_us(way.server)
     lines = program.do(job)
     redis, proxy = servers.redis.cpu_us() - redis, servers.cpu_us(way.server) - proxy
@@ -318,7 +328,7 @@ def measure(load, way, program, servers, turn, seconds):
 
 def measure_load(load, ways, servers, failures):
     """Returns what was measured of each way: the commands an acquisition, and the rounds, in turns."""
-    seconds = load.seconds * SECONDS * (0.5 if QUICK else 1)
+    seconds = load.seconds * (0.3 if QUICK else SECONDS)
     results, programs, versions = {}, {}, {}
 
     def attempt(way, action):
@@ -331,7 +341,7 @@ def measure_load(load, ways, servers, failures):
     def begin(way):
         program = programs[way.id] = Program(way, load, servers)
         versions.update(program.versions)
-        program.do(load.job_line(f"lock:{load.name}:{way.name}:warm", seconds=0.1))
+        program.do(load.job_line(f"lock:{load.name}:{way.id}:warm", seconds=0.1))
         monitor = Monitor(servers.redis, servers.ports["redis"])
         begin = monitor.reached(f"begin {way.id}")
         figures = measure(load, way, program, servers, "first", min(seconds, 0.5))
@@ -398,7 +408,6 @@ def environment():
     cores = len(os.sched_getaffinity(0))
     return {
         "date": date.today().isoformat(),
-        "commit": output("git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"),
         "machine": f"{cpu[1] if cpu else platform.machine()}, {cores} cores, Linux {platform.release()}",
         "rounds": ROUNDS,
     }
@@ -406,10 +415,17 @@ def environment():
 
 def server_versions():
     return {
-        "lockgate": output(LOCKGATE, "--version").split()[-1],
+        "lockgate": output(LOCKGATE, "--version").removeprefix("lockgate "),
         "redis-server": re.search(r"v=(\S+)", output("redis-server", "--version"))[1],
         "haproxy": re.search(r"version (\S+)", output("haproxy", "-v"))[1],
     }
+
+
+def wanted(load, way):
+    if way.language in LEFT_OUT or ("before" in way.name and not BEFORE):
+        return False
+    now = judge.current(load.name, way.id)
+    return not WAYS or not {way.id, way.name, now, now.split("/")[0]}.isdisjoint(WAYS)
 
 
 def chosen():
@@ -419,13 +435,7 @@ def chosen():
     if unknown:
         sys.exit(f"there is no such load or way: {' '.join(sorted(unknown))}")
     for load in LOADS:
-        ways = [
-            way
-            for way in load.ways
-            if (BEFORE or "before" not in way.name)
-            and way.language not in LEFT_OUT
-            and (not WAYS or "before" in way.name or way.name in WAYS or way.id in WAYS)
-        ]
+        ways = [way for way in load.ways if wanted(load, way)]
         if ways and (not ONLY or load.name in ONLY):
             yield load, ways
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Puts what run measured into docs/benchmarks.md: report.py RESULTS.json
 
-Each section there ends with what is between its markers, <!-- measured: LOAD --> and <!-- end -->: a picture, a table
-and where it was measured. A load that RESULTS.json does not have keeps its section, and a way its row.
+Each section there ends with what is between its markers, <!-- measured: LOAD --> and <!-- end -->: a picture and a
+table. A load that RESULTS.json does not have keeps its section, and a way its row.
 """
 
 import json
@@ -112,7 +112,7 @@ def picture(load, ways):
     panels, labels, bar, value, height = PICTURES[load.name], 190, 200, 60, 20
     shown = [way.id for way in load.ways if way.id in ways]
     width, lower = labels + len(panels) * (bar + value), height * (len(shown) + 1)
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {lower + 6}" role="img">'
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{lower + 6}" role="img">'
     yield f"<title>{escape(load.title)}</title>"
     yield STYLE
     for row, id in enumerate(shown):
@@ -123,7 +123,7 @@ def picture(load, ways):
         yield f'<text x="{left}" y="{height - 6}" font-weight="bold">{escape(title)}</text>'
         for row, id in enumerate(shown):
             length = max(1, round(bar * number(ways[id]) / most))
-            kind = ' class="ours"' if id.startswith("lockgate") else ""
+            kind = ' class="ours"' if id.startswith("lockgate") or "-absorbed/" in id else ""
             y = (row + 1) * height
             yield f'<rect x="{left}" y="{y + 3}" width="{length}" height="14"{kind}/>'
             yield f'<text x="{left + length + 5}" y="{y + height - 6}">{form.format(number(ways[id]))}</text>'
@@ -142,13 +142,17 @@ def bounds_table(results):
 INDIRECT = {"cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys", "klauspost/cpuid/v2", "golang.org/x/text"}
 
 
-def measured_on(entry):
-    versions = ", ".join(
-        f"{re.sub('/v[0-9]+$', '', name).split('/')[-1]} {version.lstrip('v')}"
-        for name, version in entry["versions"].items()
-        if name not in INDIRECT
-    )
-    return f"{entry['date']}, {entry['rounds']} rounds; {entry['machine']}; {versions}; commit {entry['commit']}."
+def environment(results):
+    """Yields the machine and the versions that the figures belong to."""
+    versions = {}
+    for entry in results.values():
+        for name, version in entry["versions"].items():
+            if name not in INDIRECT:
+                short = re.sub("/v[0-9]+$", "", name).split("/")[-1]
+                versions.setdefault(short, {})[version.removeprefix("v").removeprefix("go")] = None
+    machines = dict.fromkeys(entry["machine"] for entry in results.values())
+    listed = ", ".join(f"{name} {' and '.join(of_it)}" for name, of_it in sorted(versions.items()))
+    yield f"{'; '.join(machines)}; {listed}."
 
 
 def section(load, entry, former):
@@ -157,7 +161,7 @@ def section(load, entry, former):
         yield ""
     yield from table(load, entry["ways"], former)
     yield ""
-    yield measured_on(entry)
+    yield f"{entry['date']}, {entry['rounds']} rounds."
 
 
 def main(results):
@@ -179,6 +183,7 @@ def main(results):
             put(load.name, lambda former: section(load, results[load.name], former))
             if load.name in PICTURES:
                 (DOCS / "benchmarks" / f"{load.name}.svg").write_text("\n".join(picture(load, ways)) + "\n")
+    put("environment", lambda _: environment(results))
     if results.keys() >= {load.name for load in LOADS}:
         put("bounds", lambda _: bounds_table(results))
     (DOCS / "benchmarks.md").write_text(page)
