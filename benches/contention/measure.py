@@ -17,6 +17,7 @@ import platform
 import random
 import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -441,27 +442,30 @@ def chosen():
 
 
 def main(path):
-    results = json.loads(path.read_text()) if path.exists() else {}
-    measured, failures, servers = {}, [], {}
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    for load, ways in chosen():
-        print(f"== {load.title} ({load.name})", flush=True)
-        if load.pinned not in servers:
-            servers[load.pinned] = Servers(load.pinned)
-        how = measure_memory if load.job == "memory" else measure_load
-        ways, versions = how(load, ways, servers[load.pinned], failures)
-        measured[load.name] = {"ways": ways}
-        if not QUICK and not BEFORE:
-            entry = results.setdefault(load.name, {"ways": {}, "versions": {}})
-            entry["ways"] |= ways
-            entry["versions"] |= server_versions() | versions
-            entry |= environment()
-            path.write_text(json.dumps(results, indent=1))
-        print("\n".join(report.table(load, ways)), flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    results = json.loads(path.read_text()) if path.exists() else {}
+    measured, failures, servers = {}, [], {}
+    try:
+        for load, ways in chosen():
+            print(f"== {load.title} ({load.name})", flush=True)
+            if load.pinned not in servers:
+                servers[load.pinned] = Servers(load.pinned)
+            how = measure_memory if load.job == "memory" else measure_load
+            ways, versions = how(load, ways, servers[load.pinned], failures)
+            measured[load.name] = {"ways": ways}
+            print("\n".join(report.table(load, ways)), flush=True)
+            if not QUICK and not BEFORE:
+                entry = results.setdefault(load.name, {"ways": {}, "versions": {}})
+                entry["ways"] |= ways
+                entry["versions"] |= server_versions() | versions
+                entry |= environment()
+                path.write_text(json.dumps(results, indent=1))
+    finally:
+        for each in servers.values():
+            each.stop()
     print("== bounds")
-    for each in servers.values():
-        each.stop()
     missed = judge.print_bounds(measured, strict=bool(os.environ.get("JUDGE")))
     for failure in failures:
         print(f"wrong: {failure}")

@@ -84,21 +84,17 @@ var crowds = map[string]func(){
 	},
 	// One of them holds the lock, and one more than `clients` are there.
 	"waiting": func() {
-		dial().do("LOCK", "lock:memory", "TOKEN", token(), "EX", "600")
+		key := fmt.Sprintf("lock:memory:%d", os.Getpid())
+		dial().do("LOCK", key, "TOKEN", token(), "EX", "600")
 		for _, c := range connect() {
-			c.send("LOCK", "lock:memory", "TOKEN", token(), "EX", "600")
+			c.send("LOCK", key, "TOKEN", token(), "EX", "600")
 		}
 	},
 	"held": func() {
 		c := dial()
-		const batch = 100
-		for i := 0; i < clients; i += batch {
-			for j := range batch {
-				c.send("TRYLOCK", fmt.Sprintf("lock:memory:%d", i+j), "TOKEN", token(), "EX", "600")
-			}
-			for range batch {
-				c.reply()
-			}
+		for i := range clients {
+			mine := token()
+			expect(c.do("TRYLOCK", fmt.Sprintf("lock:memory:%d:%d", os.Getpid(), i), "TOKEN", mine, "EX", "600"), mine)
 		}
 	},
 }
