@@ -92,9 +92,15 @@ var crowds = map[string]func(){
 	},
 	"held": func() {
 		c := dial()
-		for i := range clients {
-			mine := token()
-			expect(c.do("TRYLOCK", fmt.Sprintf("lock:memory:%d:%d", os.Getpid(), i), "TOKEN", mine, "EX", "600"), mine)
+		var tokens [100]string
+		for i := 0; i < clients; i += len(tokens) {
+			for j := range tokens {
+				tokens[j] = token()
+				c.send("TRYLOCK", fmt.Sprintf("lock:memory:%d:%d", os.Getpid(), i+j), "TOKEN", tokens[j], "EX", "600")
+			}
+			for _, mine := range tokens {
+				expect(c.reply(), mine)
+			}
 		}
 	},
 }
