@@ -27,6 +27,7 @@ import time
 from datetime import date
 from itertools import accumulate
 from pathlib import Path
+from statistics import median
 
 import judge
 import report
@@ -343,12 +344,18 @@ def measure_load(load, ways, servers, failures):
         program = programs[way.id] = Program(way, load, servers)
         versions.update(program.versions)
         program.do(load.job_line(f"lock:{load.name}:{way.id}:warm", seconds=0.1))
+        # Where each client acquires the lock once, it is luck how often it polls.
+        counted = [count(way, program, number) for number in range(3 if not (load.seconds or QUICK) else 1)]
+        commands = median(commands for commands, _ in counted)
+        results[way.id] = {"commands": commands, "rounds": [counted[0][1]] if QUICK else []}
+
+    def count(way, program, number):
         monitor = Monitor(servers.redis, servers.ports["redis"])
         begin = monitor.reached(f"begin {way.id}")
-        figures = measure(load, way, program, servers, "first", min(seconds, 0.5))
+        figures = measure(load, way, program, servers, f"count-{number}", min(seconds, 0.5))
         commands = monitor.commands(begin, monitor.reached(f"end {way.id}"))
         monitor.close()
-        results[way.id] = {"commands": commands / figures["count"], "rounds": [figures] if QUICK else []}
+        return commands / figures["count"], figures
 
     def turn(way, number):
         results[way.id]["rounds"].append(measure(load, way, programs[way.id], servers, number, seconds))

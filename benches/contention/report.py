@@ -135,7 +135,7 @@ def bounds_table(results):
     yield "| --- | --- | ---: | ---: | --- |"
     for bound in judge.bounds(results):
         holds = "" if bound.holds() else "missed"
-        yield f"| {bound.load} | {bound.text} | {bound.measured:,.2f} | {bound.sign} {bound.limit:.3g} | {holds} |"
+        yield f"| {bound.load} | {bound.text} | {bound.measured:,.2f} | {bound.sign} {bound.limit:.4g} | {holds} |"
 
 
 # Libraries of libraries.
@@ -161,7 +161,7 @@ def section(load, entry, former):
         yield ""
     yield from table(load, entry["ways"], former)
     yield ""
-    yield f"{entry['date']}, {entry['rounds']} rounds."
+    yield f"{entry['date']}, {entry['rounds']} round{'s' * (entry['rounds'] > 1)}."
 
 
 def main(results):
