@@ -49,10 +49,10 @@ impl Figures {
 
     /// The medians are within the bounds; a machine that stutters moves the worst.
     #[track_caller]
-    pub(crate) fn are_within(&self, grace: Duration) {
+    pub(crate) fn are_within(&self, before_handover: Duration, grace: Duration) {
         let free = grace + FREE;
         for (what, times, bound) in [
-            ("handover", &self.handovers, HANDOVER),
+            ("handover", &self.handovers, before_handover + HANDOVER),
             ("free lock", &self.free, free),
         ] {
             let median = median(times.clone());
