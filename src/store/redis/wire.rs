@@ -55,7 +55,7 @@ enum ReplyTo {
     /// A queue waits for the reply.
     Queue(SentRequest),
     /// The reply does not matter.
-    Nobody,
+    Ignored,
 }
 
 /// The connection ended before the reply.
@@ -163,7 +163,7 @@ impl Wire {
         if let Ok(permit) = self.room.try_acquire() {
             permit.forget();
             let write = |bytes: &mut Vec<u8>| command.write_packed_command(bytes);
-            self.append(purpose, ReplyTo::Nobody, write);
+            self.append(purpose, ReplyTo::Ignored, write);
         }
     }
 
@@ -210,7 +210,7 @@ impl Wire {
         self.metrics.settled(unanswered.len());
         let requests = unanswered.into_iter().filter_map(|it| match it {
             ReplyTo::Queue(request) => Some(request),
-            ReplyTo::Future(_) | ReplyTo::Nobody => None,
+            ReplyTo::Future(_) | ReplyTo::Ignored => None,
         });
         requests.collect()
     }
@@ -330,7 +330,7 @@ impl Driver {
                 Some(ReplyTo::Queue(sent)) => self.receiver.replied(sent, value),
                 // The caller may be gone.
                 Some(ReplyTo::Future(tell)) => drop(tell.send(value)),
-                Some(ReplyTo::Nobody) | None => {}
+                Some(ReplyTo::Ignored) | None => {}
             }
         }
         Ok(())

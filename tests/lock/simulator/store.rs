@@ -26,7 +26,7 @@ pub(crate) enum Trouble {
     NoPermission,
     /// `OOM`, to what needs memory.
     OutOfMemory,
-    /// Only so many replicas acknowledge anything.
+    /// The number of replicas that acknowledge writes.
     Replicas(u32),
 }
 
