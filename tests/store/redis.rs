@@ -14,6 +14,7 @@ use lockgate::{
     transport::endpoint::{Endpoint, Place},
 };
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 pub(crate) struct Server {
@@ -107,19 +108,15 @@ impl Server {
 
     /// Stops the process where it stands, as a machine that hangs does.
     pub(crate) fn freeze(&self) {
-        self.signal("-STOP");
+        self.signal(Signal::STOP);
     }
 
     pub(crate) fn thaw(&self) {
-        self.signal("-CONT");
+        self.signal(Signal::CONT);
     }
 
-    fn signal(&self, signal: &str) {
-        let done = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
-            .status()
-            .unwrap();
-        assert!(done.success());
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }
 
