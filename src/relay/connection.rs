@@ -220,6 +220,15 @@ impl Relay {
         }
     }
 
+    /// Ends what is under way beside the connection: nothing polls it any more. A look at the server would hold up those
+    /// of all other clients, and an opening connection those that wait for theirs.
+    pub(crate) fn stop(&mut self) {
+        (self.look, self.left) = (None, None);
+        if matches!(self.link, Link::Opening(_) | Link::Judged(_)) {
+            self.link = Link::Ended;
+        }
+    }
+
     /// Returns whether bytes wait to be sent to Redis.
     pub(crate) fn is_due(&self) -> bool {
         matches!(&self.link, Link::Open(pipe, _) if pipe.is_due())

@@ -424,6 +424,13 @@ impl Backend {
         }
     }
 
+    /// Ends what is under way beside the connection to Redis. The caller polls no more.
+    pub(crate) fn stop(&mut self) {
+        if let Self::Relay(relay) = self {
+            relay.stop();
+        }
+    }
+
     /// Returns whether bytes wait to be sent to Redis.
     pub(crate) fn is_due(&self) -> bool {
         matches!(self, Self::Relay(relay) if relay.is_due())

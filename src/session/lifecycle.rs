@@ -72,6 +72,7 @@ impl Session {
 
     /// Closes the client once the outbox is written.
     pub(super) fn close(&mut self) {
+        self.backend.stop();
         self.stage = match self.stage {
             Stage::Mute => Stage::Over,
             stage => stage.max(Stage::Closing),

@@ -181,6 +181,13 @@ impl Proxy {
             .send_modify(|faults| faults.half_open = half_open);
     }
 
+    /// How many connections there are.
+    pub(crate) fn connections(&self) -> usize {
+        let connections = self.connections.lock();
+        let connections = connections.unwrap_or_else(PoisonError::into_inner);
+        connections.fate.receiver_count()
+    }
+
     /// Where new connections lead.
     pub(crate) fn forward_to(&self, to: SocketAddr) {
         self.faults.send_modify(|faults| faults.to = to);

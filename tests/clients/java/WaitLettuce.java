@@ -12,6 +12,7 @@ import io.lettuce.core.protocol.ProtocolKeyword;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -43,26 +44,31 @@ public final class WaitLettuce {
         }
     }
 
+    static void use(StatefulRedisConnection<String, String> connection, String granted, String lock, int number) {
+        String token = "lettuce-" + number, key = lock + ":" + number;
+        check(token.equals(granted), "another token");
+        connection.sync().set(key, token);
+        check(token.equals(connection.sync().get(key)), "another value");
+        check(send(connection, Keyword.UNLOCK, new IntegerOutput<>(StringCodec.UTF8), lock, token).toCompletableFuture()
+                .join().equals(1L), "not released");
+    }
+
     public static void main(String[] arguments) throws Exception {
         String lock = arguments[2];
         int clients = Integer.parseInt(arguments[3]);
         RedisClient client = RedisClient.create(RedisURI.create(arguments[0], Integer.parseInt(arguments[1])));
         client.setOptions(ClientOptions.builder().autoReconnect(false).build());
-        List<StatefulRedisConnection<String, String>> connections = new ArrayList<>();
-        List<RedisFuture<String>> waiting = new ArrayList<>();
+        List<CompletableFuture<Void>> waiting = new ArrayList<>();
         for (int n = 0; n < clients; n++) {
-            connections.add(client.connect());
-            waiting.add(send(connections.get(n), Keyword.LOCK, new ValueOutput<>(StringCodec.UTF8), lock, "TOKEN",
-                    "lettuce-" + n, "PX", "60000"));
+            int number = n;
+            var connection = client.connect();
+            // The connections may reach the lock in any order, so each goes on when its own reply comes.
+            waiting.add(send(connection, Keyword.LOCK, new ValueOutput<>(StringCodec.UTF8), lock, "TOKEN",
+                    "lettuce-" + n, "PX", "60000").toCompletableFuture()
+                    .thenAcceptAsync(granted -> use(connection, granted, lock, number), task -> new Thread(task).start()));
         }
-        for (int n = 0; n < clients; n++) {
-            String token = "lettuce-" + n, key = lock + ":" + n;
-            var connection = connections.get(n);
-            check(token.equals(waiting.get(n).get(60, TimeUnit.SECONDS)), "another token");
-            connection.sync().set(key, token);
-            check(token.equals(connection.sync().get(key)), "another value");
-            check(send(connection, Keyword.UNLOCK, new IntegerOutput<>(StringCodec.UTF8), lock, token).get().equals(1L),
-                    "not released");
+        for (CompletableFuture<Void> each : waiting) {
+            each.get(60, TimeUnit.SECONDS);
         }
         client.shutdown();
     }

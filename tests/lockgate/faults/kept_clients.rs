@@ -470,3 +470,36 @@ fn a_redis_that_accepts_and_says_nothing_counts_as_gone() {
     }
     assert_eq!(waiting.read_reply(), "t");
 }
+
+/// A client that was refused for good may stay for ten seconds. One look at the server takes place at a time.
+#[test]
+fn a_refused_client_that_stays_holds_up_no_other_in_its_look_at_the_server() {
+    let _machine = Machine::shared();
+    let mut redis = RedisServer::start(&[]);
+    let way = Proxy::before(redis.address());
+    let gate = Lockgate::start_with(&["--upstream", &way.url()], &ADMIN);
+    eventually("lockgate can lock", || {
+        metric(&gate, "lockgate_upstream_can_lock") == 1
+    });
+    let (mut kept, mut refused) = (gate.client(), gate.client());
+    way.delay(Duration::from_millis(50));
+    assert_eq!(kept.say("PING"), "PONG");
+    for (connections, what) in [(1, "is open"), (2, "looks"), (1, "has looked")] {
+        eventually(what, || way.connections() == connections);
+    }
+    assert_eq!(refused.say("PING"), "PONG");
+    way.half_open(true);
+    eventually("it looks again", || way.connections() == 3);
+    refused.write_raw(b"*x\r\n");
+    let error = refused.read_reply();
+    assert_eq!(
+        error.error(),
+        "ERR Protocol error: invalid multibulk length"
+    );
+    redis.kill();
+    way.half_open(false);
+    redis.restart();
+    let (reply, took) = timed(|| kept.say("PING"));
+    assert_eq!(reply, "PONG");
+    assert!(took < AT_ONCE, "{took:?}");
+}
