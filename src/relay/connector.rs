@@ -130,7 +130,8 @@ impl Connector {
         let mut servers = self.servers.lock().await;
         if !servers.are_known(since, claim.as_ref()) {
             let begun = clock::now();
-            let sighting = self.probe.look(claim.as_ref()).await;
+            // In a box, so that the many that wait for this look take less memory.
+            let sighting = Box::pin(self.probe.look(claim.as_ref())).await;
             servers.add(begun, claim, sighting);
         }
         servers
@@ -139,6 +140,11 @@ impl Connector {
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
         let _turn = self.turn().await?;
+        // In a box, so that the many that wait for their turn take less memory.
+        Box::pin(self.connect_now()).await
+    }
+
+    async fn connect_now(&self) -> io::Result<Stream> {
         let share = self.connect_timeout / TRIES;
         for _ in 0..TRIES {
             let reached = match timeout(share, self.endpoint.reach(share)).await {

@@ -5,7 +5,7 @@ use std::{task::Context, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Session, delivering::Delivering, turn::Turn};
+use super::{Session, bound_leases::BoundLeases, delivering::Delivering, turn::Turn};
 use crate::{error::SHUTDOWN, resp::Protocol, transport::pipe::with_space};
 
 /// Interval of checks whether a client that is not being read has closed.
@@ -70,13 +70,22 @@ impl Session {
         self.stage = self.stage.max(Stage::Ended);
     }
 
-    /// Closes the client once the outbox is written.
+    /// Closes the client once the outbox is written. If the client has not left, its bound leases are renewed no
+    /// longer: to write the outbox may take long.
     pub(super) fn close(&mut self) {
         self.backend.stop();
         self.stage = match self.stage {
             Stage::Mute => Stage::Over,
             stage => stage.max(Stage::Closing),
         };
+        if !self.binds() {
+            self.bound_leases = BoundLeases::default();
+        }
+    }
+
+    /// Returns whether leases are still bound to the connection.
+    pub(super) fn binds(&self) -> bool {
+        self.left || !self.is_closing()
     }
 
     /// Closes a client that cannot be served any longer.

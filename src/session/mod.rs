@@ -122,6 +122,8 @@ struct Replies {
     delivering: Delivering,
     /// The budget taken for unread replies beyond `limits.relay_bytes`.
     share: Share,
+    /// The budget allowed no more unread replies in this round.
+    refused: bool,
     /// Set while the budget allows no more unread replies that the client's commands depend on.
     starved: Option<Starved>,
 }
@@ -156,6 +158,7 @@ impl Session {
             replies: Replies {
                 delivering: Delivering::default(),
                 share: Share::none_of(Arc::clone(&shared.budget)),
+                refused: false,
                 starved: None,
             },
             late: Vec::new(),
@@ -274,7 +277,9 @@ impl Session {
         }
         let written = self.client.on_its_way();
         while let Some(grant) = self.replies.delivering.take_written(written) {
-            if let Some(bound) = grant.delivered() {
+            if let Some(bound) = grant.delivered()
+                && self.binds()
+            {
                 self.bound_leases.add(bound);
             }
         }
@@ -297,8 +302,9 @@ impl Session {
             self.shared.counters().held_back_relays.count();
         }
         self.relay_full = is_full;
-        // Inside an ordinary command, Redis may have its beginning.
-        let detaches = self.stage == Stage::Open && self.requests.frame != Frame::Ordinary;
+        // Inside an ordinary command, Redis may have its beginning. After `QUIT`, Redis closes because it was asked to.
+        let detaches =
+            self.stage == Stage::Open && self.requests.frame != Frame::Ordinary && !quits;
         let (client, shared) = (&mut self.client, &*self.shared);
         match self.backend.poll(cx, client, reads, detaches, shared) {
             Ok(moved) => {

@@ -46,7 +46,10 @@ impl Session {
         let Some(over) = unread.checked_sub(self.shared.limits.relay_bytes) else {
             return true;
         };
-        over < self.replies.share.bytes() || self.is_let_in() && self.replies.share.grow(READ_BYTES)
+        let keeps = over < self.replies.share.bytes()
+            || self.is_let_in() && self.replies.share.grow(READ_BYTES);
+        self.replies.refused |= !keeps;
+        keeps
     }
 
     /// Returns whether the client has authenticated, where it has to. Nothing is kept for one that has not.
@@ -88,7 +91,9 @@ impl Session {
 
     /// Closes a client that takes nothing for too long.
     pub(super) fn look_for_starvation(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.is_closing() || !self.waits_for_room() || self.keeps_more() {
+        // Asked anew, the budget could allow it now, and nothing would wake the session that it refused before.
+        let refused = std::mem::take(&mut self.replies.refused);
+        if self.is_closing() || !self.waits_for_room() || !refused {
             self.replies.starved = None;
             return false;
         }

@@ -23,7 +23,7 @@ use lockgate::{
         redis::{RedisSettings, RedisStore},
     },
 };
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, RwLock, mpsc, oneshot};
 
 use crate::redis::Server;
 
@@ -43,9 +43,16 @@ pub(crate) enum Told {
     Changed(LinkId, LockName),
     TrackingLost(LinkId),
     DataLost,
+    /// Every queue has heard of the loss.
+    DataLossNotified,
 }
 
-struct Recorder(mpsc::UnboundedSender<Told>, Arc<Notify>, Arc<Replies>);
+struct Recorder {
+    told: mpsc::UnboundedSender<Told>,
+    linked: Arc<Notify>,
+    replies: Arc<Replies>,
+    notifies: Arc<RwLock<()>>,
+}
 
 /// The store requests under way.
 #[derive(Default)]
@@ -76,27 +83,31 @@ impl Replies {
 
 impl Listener for Recorder {
     fn replied(&self, _: &LockName, id: StoreRequestId, store_reply: StoreReply) {
-        let waiting = self.2.waiting.lock().unwrap().remove(&id);
+        let waiting = self.replies.waiting.lock().unwrap().remove(&id);
         let waiting = waiting.expect("one reply to each request");
         // The test may not wait for it any more.
         let _ = waiting.send(store_reply);
     }
 
     fn changed(&self, link: LinkId, name: &LockName) {
-        let _ = self.0.send(Told::Changed(link, name.clone()));
+        let _ = self.told.send(Told::Changed(link, name.clone()));
     }
 
     fn tracking_lost(&self, link: LinkId) {
-        let _ = self.0.send(Told::TrackingLost(link));
+        let _ = self.told.send(Told::TrackingLost(link));
     }
 
     fn linked(&self, _: UserId, _: u32) {
-        self.1.notify_waiters();
+        self.linked.notify_waiters();
     }
 
     fn data_lost(&self, _: Duration) -> Later<()> {
-        let _ = self.0.send(Told::DataLost);
-        Box::pin(std::future::ready(()))
+        let _ = self.told.send(Told::DataLost);
+        let (notifies, told) = (Arc::clone(&self.notifies), self.told.clone());
+        Box::pin(async move {
+            let _ = notifies.read().await;
+            let _ = told.send(Told::DataLossNotified);
+        })
     }
 }
 
@@ -109,6 +120,8 @@ pub(crate) struct Fixture {
     /// The store has a connection again.
     linked: Arc<Notify>,
     replies: Arc<Replies>,
+    /// While it is locked, queues hear nothing of a loss of data.
+    pub(crate) notifies: Arc<RwLock<()>>,
     pub(crate) server: Option<Server>,
 }
 
@@ -117,7 +130,13 @@ impl Fixture {
         let (sender, told) = mpsc::unbounded_channel();
         let linked = Arc::<Notify>::default();
         let replies = Arc::<Replies>::default();
-        let recorder = Recorder(sender, Arc::clone(&linked), Arc::clone(&replies));
+        let notifies = Arc::<RwLock<()>>::default();
+        let recorder = Recorder {
+            told: sender,
+            linked: Arc::clone(&linked),
+            replies: Arc::clone(&replies),
+            notifies: Arc::clone(&notifies),
+        };
         store.listen(Arc::new(recorder));
         Self {
             store: Arc::new(store),
@@ -126,6 +145,7 @@ impl Fixture {
             told,
             linked,
             replies,
+            notifies,
             server,
         }
     }

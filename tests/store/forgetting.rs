@@ -1,14 +1,18 @@
 //! A Redis that lost its data, or that has another history of it than before.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use lockgate::{
     lock::{Dead, Deadline, Fence, Mark, Outcome, StoreRequest, UserId},
-    store::redis::RedisSettings,
+    store::{Needed, redis::RedisSettings},
 };
 
 use crate::{
-    fixture::{Fixture, LONG, Told, armed, ask, granted, held, lock, token},
+    fixture::{Fixture, LONG, PATIENCE, Told, armed, ask, granted, held, lock, lock_in, token},
     redis::Server,
 };
 
@@ -351,6 +355,59 @@ async fn a_restart_is_told_before_anything_is_answered_and_no_free_lock_is_taken
     assert!(told.contains(&Told::DataLost), "{told:?}");
     // Everything but the taking of free locks goes on meanwhile, and a lease can be written back.
     assert!(is_fresh(&restore(&fixture, "me", 5_000).await));
+}
+
+/// To tell very many queues takes long, and its own user may need no connection any more.
+#[tokio::test]
+async fn a_connection_closed_as_unused_ends_no_notification_of_a_loss() {
+    let server = Server::start();
+    let port = server.port();
+    let mut fixture = Fixture::at(never_used(port));
+    wait_for_grant(&fixture, "a").await;
+    let notifies = Arc::clone(&fixture.notifies).write_owned().await;
+    drop(server);
+    let _server = Server::start_on(port, &[]);
+    while fixture.told().await != Told::DataLost {}
+    fixture.store().close_unused(&Needed::default);
+    drop(notifies);
+    while fixture.told().await != Told::DataLossNotified {}
+}
+
+/// It is given up because another connection has found the loss, not because it broke.
+#[tokio::test]
+async fn a_connection_closed_as_unused_while_it_ends_tells_that_its_pushes_are_lost() {
+    let server = Server::start();
+    let mut fixture = Fixture::at(never_used(server.port()));
+    wait_for_grant(&fixture, "a").await;
+    let link = armed(&fixture.check(&lock("a")).await);
+    let other = lock_in(1, "a");
+    fixture.check(&other).await;
+    let mut client = server.client().await;
+    let () = client.say("REPLICAOF 127.0.0.1 1").await;
+    let () = client.say("REPLICAOF NO ONE").await;
+    let clients: String = client.say("CLIENT LIST").await;
+    let killed = clients.lines().find(|line| line.contains(" db=1 "));
+    let (id, _) = killed.unwrap()[3..].split_once(' ').unwrap();
+    fixture.told_already();
+    let _: i64 = client.say(&format!("CLIENT KILL ID {id}")).await;
+    let needed = || Needed {
+        users: HashSet::from([(USER, 1)]),
+        links: HashSet::from([link]),
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !fixture.told_already().contains(&Told::TrackingLost(link)) {
+        assert!(Instant::now() < deadline);
+        fixture.store().close_unused(&needed);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Its connections are closed at each search for unused ones.
+fn never_used(port: u16) -> RedisSettings {
+    RedisSettings {
+        idle: Duration::ZERO,
+        ..settings(port)
+    }
 }
 
 /// Another connection to the same Redis is no reason to suspect anything.

@@ -56,7 +56,7 @@ pub(super) struct Identity {
 pub(super) struct DataLossDetector {
     /// The length of the grace. None: write-back is off, and nothing waits for it.
     grace: Option<Duration>,
-    seen: Mutex<Option<Identity>>,
+    seen: Arc<Mutex<Option<Identity>>>,
     /// The number of losses of data.
     losses: watch::Sender<u64>,
     /// Queues are being notified of a loss of data: no connection is used meanwhile.
@@ -124,7 +124,7 @@ impl DataLossDetector {
     pub(super) fn new(grace: Option<Duration>, metrics: Arc<UpstreamMetrics>) -> Self {
         Self {
             grace,
-            seen: Mutex::new(None),
+            seen: Arc::default(),
             losses: watch::Sender::new(0),
             notifying: watch::Sender::new(false),
             grace_until: watch::Sender::new(Time::default()),
@@ -211,7 +211,7 @@ impl DataLossDetector {
     /// # Errors
     /// Another connection has found a loss of data meanwhile: this one may lead to the previous server.
     pub(super) async fn met(
-        &self,
+        self: &Arc<Self>,
         identity: &Identity,
         losses: &mut watch::Receiver<u64>,
         listener: &Arc<dyn Listener>,
@@ -220,7 +220,7 @@ impl DataLossDetector {
             return Ok(());
         };
         // Held until every queue is notified: no other connection is used before.
-        let mut seen = self.seen.lock().await;
+        let mut seen = Arc::clone(&self.seen).lock_owned().await;
         if losses.has_changed().unwrap_or(false) {
             losses.mark_unchanged();
             return Err(NoLink::Failed("Redis lost data meanwhile".to_owned()));
@@ -243,27 +243,33 @@ impl DataLossDetector {
             self.metrics.lost_data();
             self.losses.send_modify(|losses| *losses += 1);
             losses.mark_unchanged();
-            let notifying = Notifying::begin(&self.notifying);
-            listener.data_lost(wait).await;
-            drop(notifying);
+            let notifying = Notifying::begin(self);
+            let data_lost = listener.data_lost(wait);
+            // A task of its own: this connection may be closed as unused meanwhile.
+            let notified = tokio::spawn(async move {
+                data_lost.await;
+                drop((notifying, seen));
+            });
+            // It ends before the process does.
+            let _ = notified.await;
         }
         Ok(())
     }
 }
 
-/// Marks the time during which queues are notified. The task that notifies them may be aborted.
-struct Notifying<'a>(&'a watch::Sender<bool>);
+/// Marks the time during which queues are notified.
+struct Notifying(Arc<DataLossDetector>);
 
-impl<'a> Notifying<'a> {
-    fn begin(notifying: &'a watch::Sender<bool>) -> Self {
-        notifying.send_replace(true);
-        Self(notifying)
+impl Notifying {
+    fn begin(detector: &Arc<DataLossDetector>) -> Self {
+        detector.notifying.send_replace(true);
+        Self(Arc::clone(detector))
     }
 }
 
-impl Drop for Notifying<'_> {
+impl Drop for Notifying {
     fn drop(&mut self) {
-        self.0.send_replace(false);
+        self.0.notifying.send_replace(false);
     }
 }
 

@@ -360,7 +360,6 @@ impl Keeper {
             () = route.left() => return Ok(None),
         };
         self.health.opened(&opened);
-        // What finds a loss of data must see it through.
         let met = meet(&self.subject, id, opened, losses, self.interrupted).await?;
         if route.is_left() {
             met.driver.end().await;
@@ -400,11 +399,16 @@ impl Keeper {
         self.health.lost(why);
         self.shared.down(why.to_owned());
         drop((open, grace));
-        driver.end().await;
-        link.report_unanswered(&self.subject);
-        if link.tells() {
-            self.subject.listener.tracking_lost(link.id);
-        }
+        let subject = Arc::clone(&self.subject);
+        // A task of its own: this user may be dropped as unused meanwhile.
+        let ended = tokio::spawn(async move {
+            driver.end().await;
+            link.report_unanswered(&subject);
+            if link.tells() {
+                subject.listener.tracking_lost(link.id);
+            }
+        });
+        let _ = ended.await;
     }
 
     fn failed(&mut self, reason: String) {

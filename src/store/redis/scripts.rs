@@ -208,7 +208,16 @@ impl Request {
         }
     }
 
+    /// Returns the arguments of the script, without the last ones that say nothing.
     fn arguments(&self) -> ScriptArguments<'_> {
+        let mut arguments = self.all_arguments();
+        while let [.., ScriptArgument::Nothing] = arguments.values[..arguments.count] {
+            arguments.count -= 1;
+        }
+        arguments
+    }
+
+    fn all_arguments(&self) -> ScriptArguments<'_> {
         let arguments = ScriptArguments::default();
         match &self.store_request {
             StoreRequest::Acquire {
@@ -256,11 +265,12 @@ impl Request {
                 ..
             } => {
                 let arguments = arguments.token(token).number(*lease_ms);
-                let arguments = arguments.deadline(*expects).word(match mark {
-                    Mark::None => "",
-                    Mark::Kept => "kept",
-                    Mark::Found => "found",
-                });
+                let arguments = arguments.deadline(*expects);
+                let arguments = match mark {
+                    Mark::None => arguments.with(ScriptArgument::Nothing),
+                    Mark::Kept => arguments.word("kept"),
+                    Mark::Found => arguments.word("found"),
+                };
                 arguments.only_longer(self.replicas() > 0)
             }
             StoreRequest::Check { .. } => arguments,

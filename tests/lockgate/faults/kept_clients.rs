@@ -503,3 +503,24 @@ fn a_refused_client_that_stays_holds_up_no_other_in_its_look_at_the_server() {
     assert_eq!(reply, "PONG");
     assert!(took < AT_ONCE, "{took:?}");
 }
+
+/// Redis closes after `QUIT`, and is then not there to be looked at: the client wanted no other server.
+#[test]
+fn a_client_that_quits_is_closed_though_redis_is_gone() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let way = Proxy::before(redis.address());
+    let gate = gate_before(&way.url(), &ADMIN);
+    let mut monitor = Monitor::start(&redis);
+    let mut client = gate.client();
+    assert_eq!(client.say("PING"), "PONG");
+    knows_server(&mut monitor, &mut client);
+    way.refuse(true);
+    assert_eq!(client.say("QUIT"), "OK");
+    let ((), took) = timed(|| client.is_closed_by_the_server());
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(
+        metric(&gate, "lockgate_relay_connections_detached_total"),
+        0
+    );
+}

@@ -94,6 +94,48 @@ fn an_owner_that_hangs_keeps_the_lock() {
     assert!(once_more > 20_000, "nobody renews it any more: {once_more}");
 }
 
+/// lockgate closes it for its protocol error, and waits for it to close, too.
+#[test]
+fn a_refused_client_that_stays_has_its_lock_for_one_lease() {
+    let place = Place::with_redis(Machine::shared());
+    let mut owner = place.client();
+    assert_eq!(owner.say("LOCK k TOKEN owner PX 1000 SESSION"), "owner");
+    let mut next = waiter(&place.gate, "k", "next", 1);
+    owner.write_raw(b"*x\r\n");
+    assert_eq!(
+        owner.read_reply().error(),
+        "ERR Protocol error: invalid multibulk length"
+    );
+    let (reply, took) = timed(|| next.read_reply());
+    assert_eq!(reply, "next");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    drop(owner);
+    assert_eq!(next.say("UNLOCK k next"), 1);
+}
+
+/// As long as it reads something now and then, lockgate goes on writing; it has lost its lock meanwhile.
+#[test]
+fn a_closed_client_gets_no_session_with_a_grant_written_later() {
+    const REPLIES: usize = 40;
+    let place = Place::with_redis(Machine::shared());
+    let value = "v".repeat(1024 * 1024);
+    assert_eq!(place.client().call(&["SET", "value", &value]), "OK");
+    let mut owner = place.client();
+    let get = b"*2\r\n$3\r\nGET\r\n$5\r\nvalue\r\n".repeat(REPLIES);
+    owner.write_raw(&[&get[..], b"LOCK k TOKEN owner PX 1000 SESSION\r\n*x\r\n"].concat());
+    eventually("it has the lock", || {
+        place.redis().client().say("GET k") == "owner"
+    });
+    let mut next = waiter(&place.gate, "k", "next", 1);
+    for _ in 0..REPLIES {
+        assert_eq!(owner.read_reply(), value.as_str());
+    }
+    assert_eq!(owner.read_reply(), "owner");
+    let (reply, took) = timed(|| next.read_reply());
+    assert_eq!(reply, "next");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
 fn was_told_nothing_yet(client: &mut crate::support::Client) {
     assert!(!client.hears_within(Duration::ZERO).unwrap());
 }

@@ -24,7 +24,7 @@ if not holder then return set end
 if holder ~= ARGV[1] or ARGV[4] == 'strict' or shortens(ARGV[2]) then
     return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])}
 end
-local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
+local expected = (ARGV[3] or '') ~= '' and expires_at(ARGV[3])
 local at = lease_anew(ARGV[2])
 if expected and type(at) == 'table' and not at.err then return at[1] end
 return at

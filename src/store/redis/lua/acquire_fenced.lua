@@ -23,7 +23,7 @@ if holder ~= ARGV[1] or shortens(ARGV[2]) then
     return {string.sub(holder, 1, 257), redis.pcall('PTTL', KEYS[1])}
 end
 local expected = ARGV[3] ~= '' and expires_at(ARGV[3])
-local fence = ARGV[5] ~= '' and expires_at(ARGV[5]) and 0 or next_fence(ARGV[4])
+local fence = (ARGV[5] or '') ~= '' and expires_at(ARGV[5]) and 0 or next_fence(ARGV[4])
 if type(fence) ~= 'number' then return fence end
 local at = lease_anew(ARGV[2])
 if type(at) ~= 'table' or at.err then return at end

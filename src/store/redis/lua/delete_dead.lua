@@ -8,8 +8,8 @@ if type(holder) == 'table' then return holder end
 if holder == ARGV[1] then
     local at, off = deadline()
     if type(at) ~= 'number' then return at end
-    local function is_at(moment) return moment ~= '' and math.abs(at - moment) <= off end
-    if ARGV[2] == '' or is_at(ARGV[3]) or (at >= 0 and at <= ARGV[2] + off) then
+    local function is_at(moment) return moment and math.abs(at - moment) <= off end
+    if (ARGV[2] or '') == '' or is_at(ARGV[3]) or (at >= 0 and at <= ARGV[2] + off) then
         local deleted = redis.pcall('DEL', KEYS[1])
         if type(deleted) == 'table' then return deleted end
         return false
