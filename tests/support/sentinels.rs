@@ -356,17 +356,25 @@ impl Events {
         self.more.notify_all();
     }
 
-    /// Each move of the master, by the first Sentinel that told it.
+    /// Each move of the master, by the first Sentinel that told it. The same move told twice by one Sentinel was two.
     fn switches(&self) -> Vec<(Instant, String)> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut switches: Vec<(Instant, String)> = Vec::new();
+        let mut switches: Vec<(&Event, Vec<usize>)> = Vec::new();
         for event in told.iter().filter(|event| event.name == "+switch-master") {
-            let mut known = switches.iter().rev();
-            if !known.any(|(at, told)| *told == event.told && event.at - *at < LEADER_IS_LATE) {
-                switches.push((event.at, event.told.clone()));
+            let repeated = switches.iter_mut().rev().find(|(first, by)| {
+                first.told == event.told
+                    && event.at - first.at < LEADER_IS_LATE
+                    && !by.contains(&event.sentinel)
+            });
+            match repeated {
+                Some((_, by)) => by.push(event.sentinel),
+                None => switches.push((event, vec![event.sentinel])),
             }
         }
+        let switches = switches.iter();
         switches
+            .map(|(first, _)| (first.at, first.told.clone()))
+            .collect()
     }
 
     /// The first event of this name from then on.

@@ -29,7 +29,7 @@ use std::{
 
 use tokio::sync::{Mutex, watch};
 
-use super::handshake::NoLink;
+use super::{grace::MarkOperation, handshake::NoLink};
 use crate::{clock, lock::Time, store::Listener, telemetry::metrics::upstream::UpstreamMetrics};
 
 /// Redis's error for a write to a replica.
@@ -160,15 +160,18 @@ impl DataLossDetector {
         self.grace_left_ms().map(Duration::from_millis)
     }
 
-    /// Returns the grace to begin if this Redis has no mark. It is zero for a Redis that this instance already
-    /// knows: only the mark was deleted. None: write-back is off.
-    pub(super) fn grace_to_keep(&self, identity: &Identity) -> Option<Duration> {
+    /// Returns what a connection to this Redis does with the mark of the grace. None: write-back is off.
+    pub(super) fn mark_operation(&self, identity: &Identity) -> Option<MarkOperation> {
+        let grace = self.grace?;
         // Locked while the queues are notified of a loss: then the mark exists.
         let known = self.seen.try_lock();
-        match known.as_deref() {
-            Ok(Some(before)) if identity.is_same(before) => self.grace.and(Some(Duration::ZERO)),
-            _ => self.grace,
-        }
+        Some(match known.as_deref() {
+            // Only the mark was deleted.
+            Ok(Some(before)) if identity.is_same(before) => MarkOperation::Begin(Duration::ZERO),
+            // Its mark may be of an earlier time, where it was the upstream before.
+            Ok(Some(_)) => MarkOperation::Extend(grace),
+            _ => MarkOperation::Begin(grace),
+        })
     }
 
     /// Until when no lock that is found free may be taken, and each change of it.

@@ -5,7 +5,8 @@
 //! began (its run id and replication id), and when the grace ends by the clock of Redis. The first instance
 //! that meets a Redis without its mark begins the grace; all others read how much of it is left. So an instance
 //! that starts later need not wait. A Redis that came back with other data, or another Redis at the same
-//! address, has no mark of its own.
+//! address, has no mark of its own, or one of an earlier time: an instance that finds a loss extends the grace to a
+//! whole one.
 //!
 //! **An instance that still writes back extends the grace** shortly before it ends, while it makes progress.
 //! The other instances read the mark once more before they end the grace.

@@ -2,7 +2,7 @@
 
 use super::{
     data_loss::{ACTIVE_REPLICA, DataLossDetector, Identity, field, takes_no_writes},
-    grace::{self, MarkOperation},
+    grace,
     handshake::{NoLink, info, lossy, say},
     scripts::{FENCE_KEY, error_text, is_passing},
     wire::Wire,
@@ -76,9 +76,9 @@ pub(super) async fn identify(
             *why = lossy(&error_text(&error));
         }
     } else if let Ok(identity) = &mut server.identity
-        && let Some(grace) = data_loss.grace_to_keep(identity)
+        && let Some(operation) = data_loss.mark_operation(identity)
     {
-        let begin = grace::command(identity, MarkOperation::Begin(grace));
+        let begin = grace::command(identity, operation);
         let reply = wire.send(Purpose::Setup, &begin).await?;
         identity.grace_left = grace::left(reply);
     }

@@ -53,6 +53,36 @@ fn a_redis_that_restarted_with_its_data_is_not_taken_for_the_one_before() {
     assert_eq!(next.read_reply(), "next");
 }
 
+/// Its mark of the grace is from before, and says that the grace is over.
+#[test]
+fn a_redis_that_was_left_for_another_one_is_met_anew() {
+    let _machine = Machine::shared();
+    let (first, second) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let ways = [(); 2].map(|()| Proxy::before(first.address()));
+    let start = |way: &Proxy| Lockgate::start_with(&["--upstream", &way.url()], &SETTINGS);
+    let gates: Vec<_> = ways.iter().map(start).collect();
+    super::grant_again(&gates);
+    let leads_to = |redis: &RedisServer| {
+        for way in &ways {
+            way.forward_to(redis.address());
+            way.cut();
+        }
+    };
+    leads_to(&second);
+    super::grant_again(&gates);
+    let mut owner = gates[0].client();
+    assert_eq!(owner.say("LOCK k TOKEN owner PX 60000"), "owner");
+    // Its own lockgate takes a while to come back.
+    ways[0].refuse(true);
+    leads_to(&first);
+    let mut next = waiter(&gates[1], "k", "next", 1);
+    next.hears_nothing_for(Duration::from_millis(1_000));
+    ways[0].refuse(false);
+    next.hears_nothing_for(Duration::from_millis(2_500));
+    assert_eq!(owner.say("UNLOCK k owner"), 1);
+    assert_eq!(next.read_reply(), "next");
+}
+
 /// Takes a lock in this database; that is done at once.
 #[track_caller]
 fn locked_at_once(gate: &Lockgate, database: &str, key: &str) -> Value {
