@@ -54,6 +54,7 @@ mod label;
 mod lock_log;
 mod pending;
 mod store_listener;
+mod sweeps;
 mod timers;
 mod view;
 mod warnings;
@@ -64,6 +65,7 @@ pub use label::{CLIENT_INFO_BYTES, ClientInfo, Label};
 use lock_log::LockLog;
 pub use pending::{Answer, Bound, Grant, Pending};
 use store_listener::StoreListener;
+use sweeps::Sweeps;
 use timers::Timers;
 use view::SHARDS;
 pub use view::{FirstWaiter, Found, Held, LockSnapshot, View};
@@ -95,6 +97,7 @@ pub struct Gate {
     recovering: AtomicUsize,
     /// Locks whose queues have not heard of the loss yet.
     untold: AtomicUsize,
+    sweeps: Sweeps,
     next_request: AtomicU64,
     seeds: RandomState,
     /// The runtime that awaits the store's replies, whichever thread sends the requests.
@@ -202,6 +205,7 @@ impl Gate {
             absorbed: Arc::default(),
             warnings: Warnings::default(),
             log: LockLog::new(slow),
+            sweeps: Sweeps::default(),
             next_request: AtomicU64::new(0),
             seeds: RandomState::new(),
             runtime: Handle::current(),

@@ -5,20 +5,12 @@ use std::{
     time::Duration,
 };
 
-use super::Gate;
+use super::{Gate, sweeps::TOLD_AT_A_TIME};
 use crate::{
     clock,
-    lock::{Event, LAST_LOOK_PART, LinkId, StoreReply, StoreRequestId, Time, UserId},
+    lock::{Event, LAST_LOOK_PART, LinkId, StoreReply, StoreRequestId, UserId},
     store::{Later, Listener, LockName},
 };
-
-/// After a connection to the store was lost, the queues check its locks again one by one, this many
-/// microseconds apart: 5,000 a second. If that would take more than half of the store's reply timeout, the
-/// spacing shrinks, because waiters get no pushes meanwhile.
-const REASK_SPACING_MICROS: u64 = 200;
-
-/// Queues notified of a loss of data, or of a connection, before other tasks get their turn.
-const TOLD_AT_A_TIME: usize = 100;
 
 /// The gate as the store's listener.
 pub(super) struct StoreListener(pub(super) Weak<Gate>);
@@ -44,15 +36,13 @@ impl Listener for StoreListener {
 
     fn linked(&self, user: UserId, database: u32) {
         if let Some(gate) = self.0.upgrade() {
-            let runtime = gate.runtime.clone();
-            runtime.spawn(gate.linked(user, database));
+            gate.sweep_linked(user, database);
         }
     }
 
     fn tracking_lost(&self, link: LinkId) {
         if let Some(gate) = self.0.upgrade() {
-            let runtime = gate.runtime.clone();
-            runtime.spawn(gate.ask_again(link));
+            gate.sweep_tracking_lost(link);
         }
     }
 
@@ -92,35 +82,6 @@ impl Listener for StoreListener {
 }
 
 impl Gate {
-    /// The user has a connection again: notifies every queue in the database, so that it can send the requests
-    /// that were not sent.
-    async fn linked(self: Arc<Self>, user: UserId, database: u32) {
-        let names = self.names().into_iter();
-        let names = names.filter(|name| name.database == database);
-        for (told, name) in names.enumerate() {
-            self.dispatch(&name, Event::Linked { user }, None);
-            if told % TOLD_AT_A_TIME == 0 {
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
-    /// The connection ended, and its pending pushes are lost: every lock read on it is checked again.
-    async fn ask_again(self: Arc<Self>, link: LinkId) {
-        let names = self.names();
-        let within_micros = self.settings.answer_within_ms.saturating_mul(1_000) / 2;
-        let most_micros = within_micros / u64::try_from(names.len()).unwrap_or(u64::MAX).max(1);
-        let mut ask_at = clock::now();
-        for (told, name) in names.into_iter().enumerate() {
-            self.dispatch(&name, Event::TrackingLost { link, ask_at }, None);
-            let spacing = REASK_SPACING_MICROS.min(most_micros);
-            ask_at = Time::from_micros(ask_at.micros() + spacing);
-            if told % TOLD_AT_A_TIME == 0 {
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
     /// The store lost data: notifies every queue, and creates one for each lock with dead tokens.
     async fn data_lost(self: Arc<Self>, grace: Duration) {
         let now = clock::now();
@@ -147,7 +108,7 @@ impl Gate {
         }
     }
 
-    fn names(&self) -> Vec<LockName> {
+    pub(super) fn names(&self) -> Vec<LockName> {
         let names = self.queues.iter().map(|entry| entry.key().clone());
         names.collect()
     }

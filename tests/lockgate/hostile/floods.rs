@@ -384,6 +384,33 @@ fn pipelines_with_lock_commands_that_nobody_reads() {
     });
 }
 
+/// Redis pushes each flush, also that of an empty database, to every connection that it tells of changes.
+#[test]
+fn databases_that_are_flushed_all_the_time() {
+    const LOCKS: usize = 20_000;
+    const FLUSHES: usize = 500;
+    let place = Place::with_redis(Machine::shared());
+    let (mut owner, mut flusher) = (place.client(), place.client());
+    let number = |i: usize| format!("{i}");
+    let locks = (0..LOCKS).flat_map(|i| frame(&["LOCK", &number(i), "TOKEN", "t", "PX", "600000"]));
+    owner.write_raw(&locks.collect::<Vec<_>>());
+    for _ in 0..LOCKS {
+        assert_eq!(owner.read_reply(), "t");
+    }
+    assert_eq!(flusher.say("SELECT 9"), "OK");
+    let witness = Witness::begin(&place.gate, WITH_NEW_LOCKS);
+    let growth = growth(&place.gate, || {
+        flusher.write_raw(&frame(&["FLUSHDB"]).repeat(FLUSHES));
+        for _ in 0..FLUSHES {
+            assert_eq!(flusher.read_reply(), "OK");
+        }
+        witness.was_served();
+    });
+    report(&format!("{FLUSHES} flushes cost {growth} bytes"));
+    assert!(growth < 2 * SLACK_BYTES, "{growth} bytes");
+    assert_eq!(owner.call(&["UNLOCK", "7", "t"]), 1);
+}
+
 /// Commands that change the connection are remembered one by one until Redis answers: not more of them than a bound,
 /// and nothing is lost by that.
 #[test]
