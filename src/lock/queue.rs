@@ -287,7 +287,7 @@ impl Queue {
         let next_ask = match (&self.in_flight, &self.cached_holder) {
             (Some(in_flight), _) => in_flight.retry_at,
             (None, Some(cached_holder)) => Some(cached_holder.until),
-            (None, None) => self.next_place().map(|_| self.backoff.ask_at()),
+            (None, None) => self.next_ask_at(),
         };
         let ends = (self.waiters.next_due()).filter(|_| !planted(Fault::WaitNotTimed));
         let due = [ends, answers, reply_to, lease, next_ask];

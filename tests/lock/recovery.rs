@@ -392,6 +392,42 @@ fn a_write_back_that_was_refused_is_tried_again_until_the_lease_is_over() {
     ]);
 }
 
+/// The store has no memory for the lease, or its user may not write there any more. The lease stands all the same.
+#[test]
+fn no_other_user_is_granted_a_lock_whose_lease_is_not_written_back() {
+    scenario(&[
+        ("1 lock a", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("data_lost", "write_back a 30000"),
+        ("refused OOM", ""),
+        ("2 lock b user 2", "check as 2"),
+        ("free", ""),
+        ("3 lock c try user 2", "3 Nil"),
+        ("4 lock d try", "4 Nil"),
+        ("after 100", "write_back a 29900"),
+        ("refused OOM", ""),
+        ("after 200", "write_back a 29700"),
+        ("granted 9", ""),
+        ("5 unlock a", "release a"),
+        ("free", "5 Done; acquire b"),
+    ]);
+}
+
+#[test]
+fn a_lock_whose_lease_cannot_be_written_back_is_asked_for_at_the_end_of_the_lease() {
+    scenario(&[
+        ("1 lock a px 2000", "acquire a px 2000"),
+        ("granted 7", "1 granted a"),
+        ("data_lost", "write_back a 2000"),
+        ("no link", ""),
+        ("2 lock b user 2", "check as 2"),
+        ("free", ""),
+        ("after 1999", ""),
+        ("after 1", "acquire b"),
+        ("granted 9", "2 granted b"),
+    ]);
+}
+
 #[test]
 fn a_lease_that_is_over_is_not_written_back() {
     scenario(&[

@@ -211,3 +211,28 @@ fn another_users_token_is_neither_released_nor_extended() {
         ("granted 8", "5 Done"),
     ]);
 }
+
+/// The user of the release has no connection to the store; that of the waiter has one.
+#[test]
+fn a_release_that_cannot_be_sent_delays_no_other_user() {
+    let begin = [
+        ("1 lock a user 2", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("2 lock b", "check"),
+        ("held a 30000", ""),
+    ];
+    // Its client got an error meanwhile.
+    let given_up = [
+        ("3 unlock a user 2", "release a"),
+        ("no link", ""),
+        ("after 2000", "3 Upstream; release a if 7"),
+        ("no link", ""),
+    ];
+    let over = [
+        ("after 2000", "release a if 7"),
+        ("no link", ""),
+        ("push", "acquire b"),
+        ("granted 9", "2 granted b"),
+    ];
+    scenario(&[&begin[..], &given_up, &over].concat());
+}

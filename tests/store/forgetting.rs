@@ -53,6 +53,31 @@ fn is_fresh(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Granted { fresh: true, .. })
 }
 
+/// Redis came back with its data, and has no memory for more.
+#[tokio::test]
+async fn a_lease_that_redis_kept_is_written_back_without_memory() {
+    let fixture = Fixture::redis();
+    let mut other = fixture.server.as_ref().unwrap().client().await;
+    granted(&fixture.ask(&lock("a"), "me", 5_000).await);
+    let () = other.say("CONFIG SET maxmemory 1").await;
+    assert!(matches!(
+        restore(&fixture, "me", LONG).await,
+        Outcome::Granted { fresh: true, .. }
+    ));
+    assert!(other.say::<i64>("PTTL a").await > 5_000);
+    let kept = restore(&fixture, "me", 1_000).await;
+    assert!(matches!(kept, Outcome::Granted { fresh: false, .. }));
+    assert!(matches!(
+        restore(&fixture, "you", LONG).await,
+        Outcome::Held { holder: Some(holder), .. } if holder == token("me")
+    ));
+    let () = other.say("DEL a").await;
+    assert!(matches!(
+        restore(&fixture, "me", LONG).await,
+        Outcome::Refused(text) if text.starts_with(b"OOM ")
+    ));
+}
+
 #[tokio::test]
 async fn a_lease_is_written_back_where_the_lock_is_free() {
     let fixture = Fixture::redis();

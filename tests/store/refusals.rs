@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockgate::{
     auth::identity::Credentials,
-    lock::{Deadline, Outcome, StoreReply},
+    lock::{Deadline, Outcome, StoreReply, StoreRequest},
     store::redis::RedisSettings,
 };
 
@@ -72,6 +72,31 @@ async fn without_memory_nothing_is_granted_but_an_owner_keeps_its_lock() {
         token("me")
     );
     assert_eq!(fixture.release(&lock("a"), "me").await, Outcome::Free);
+}
+
+#[tokio::test]
+async fn a_master_that_becomes_a_replica_may_acknowledge_later() {
+    let server = Server::start();
+    let mut other = server.client().await;
+    let fixture = Fixture::at(RedisSettings {
+        replicas_timeout: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
+        ..server.settings()
+    });
+    let mut store_request = ask("me", LONG);
+    if let StoreRequest::Acquire { replicas, .. } = &mut store_request {
+        *replicas = 1;
+    }
+    let asked = fixture.start(&lock("a"), store_request);
+    while !(other.say::<String>("INFO clients").await).contains("blocked_clients:1") {
+        tokio::task::yield_now().await;
+    }
+    let () = other.say("REPLICAOF 127.0.0.1 1").await;
+    let outcome = asked.await.unwrap().outcome;
+    let Outcome::Unacknowledged { missing, .. } = &outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(missing.again_ms.is_some(), "{outcome:?}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Grants that too few replicas acknowledged. Such a grant does not count: the queue gives it back as one that reached no
 //! client, and its waiter keeps its place. The reply says how many replicas a grant can count on for now, and when to
 //! try again. Until then the lock goes to waiters that want no more of them, and a `TRYLOCK` that wants more is refused at
-//! once. So a request for more replicas than there are delays no other client.
+//! once. A retry is the lock's one store request in flight: it delays the lock's other clients until the store replies.
 //!
 //! An extension that is not acknowledged leaves the lease as it was: the store lengthens a lease before the
 //! acknowledgement, and shortens it after that. The key may then end later than the lease does by the client's count,

@@ -119,11 +119,34 @@ impl Queue {
             (StoreRequest::DeleteDead { .. }, _) => self.look_later(again_at),
             // A renewal stays due.
             (StoreRequest::Extend { .. }, _) if in_flight.reply_to.is_none() => {}
-            // The store may have executed a first sending: the queue retries until it knows the outcome.
+            (StoreRequest::Release { .. } | StoreRequest::Handover { .. }, _)
+                if in_flight.reply_to.is_none() =>
+            {
+                self.release_later(in_flight, context);
+            }
+            // The store may have executed a first sending: the queue retries until it knows the outcome, or until its
+            // client has an error.
             _ => {
                 in_flight.retry_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS));
                 self.in_flight = Some(Box::new(in_flight));
             }
+        }
+    }
+
+    /// Puts a release off that no client waits for. A lease that is over, or that this instance did not set, is left to
+    /// its end.
+    fn release_later(&mut self, in_flight: InFlight, context: &mut Context<'_>) {
+        self.doubt(&in_flight);
+        match in_flight.op.map(|op| *op) {
+            Some(PendingOp::Unlock(owner)) => self.release_after_error(owner, context),
+            Some(op) => {
+                let is_there = |user, token| self.lease_of(user, token).is_some();
+                if !matches!(&op, PendingOp::GiveAway { user, token, only_if: Some(_) } if !is_there(*user, token))
+                {
+                    self.ops.put_back(op);
+                }
+            }
+            None => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 //! 1. the queue deletes a dead token that is back, on behalf of the user who held the lock with it;
 //! 2. the queue writes back the lease that this instance granted. If another token holds the lock, another instance may
 //!    know that it is dead: the lease waits for the push that reports its end, or for the end of the grace. Only then
-//!    is it lost;
+//!    is it lost. Until it is written back or over, the queue requests the lock for no other owner;
 //! 3. the queue checks a lock with remembered dead tokens at once, whenever it changes, and when the grace is over, so
 //!    that no dead token keeps another instance from writing its lease back. An instance that does not know of a
 //!    release elsewhere may write such a token back.
@@ -103,7 +103,8 @@ impl Queue {
                 return true;
             }
         }
-        if self.lease.is_none() {
+        let is_over = |lease: &Lease| lease.expires_earliest <= context.now;
+        if self.lease.as_ref().is_none_or(is_over) {
             self.write_back_at = None;
         }
         self.look_out(context)
@@ -158,6 +159,13 @@ impl Queue {
     pub(super) fn waits_for_write_back(&self, user: UserId, token: &Token) -> bool {
         let lease = self.lease.as_ref().filter(|it| it.is_of(user, token));
         lease.is_some() && self.write_back_at.is_some()
+    }
+
+    /// Returns the lease that is not written back yet, if a client counts on it: until its end no other owner may be
+    /// granted the lock, though the store takes it for free.
+    pub(super) fn absent_lease(&self) -> Option<&Lease> {
+        let lease = self.lease.as_ref().filter(|_| self.write_back_at.is_some());
+        lease.filter(|lease| lease.receivers > 0)
     }
 
     /// Returns the same for the owner whose lease this request extends.

@@ -34,12 +34,19 @@ impl Queue {
             self.doubt_old_belief(context.now);
         }
         let Some(cached_holder) = &self.cached_holder else {
+            let absent = self.absent_lease();
+            let is_absent = absent.is_some_and(|lease| context.now < lease.expires_earliest);
+            let next = match is_absent {
+                true => self.place_of_absent_lease(),
+                false => self.next_place(),
+            };
             let is_time = self.backoff.ask_at() <= context.now;
-            let first = self.next_place().filter(|_| is_time);
-            let first = first.map(|(no, waiter)| (no, waiter.clone()));
-            return first
-                .inspect(|(no, waiter)| self.ask_for(*no, waiter, context))
-                .is_some();
+            let next = next.filter(|_| is_time);
+            if let Some((no, waiter)) = next.map(|(no, waiter)| (no, waiter.clone())) {
+                self.ask_for(no, &waiter, context);
+                return true;
+            }
+            return is_absent && self.reply_as_held(context);
         };
         let of_holder = self
             .waiters
@@ -48,6 +55,12 @@ impl Queue {
             self.ask_for(no, &waiter.clone(), context);
             return true;
         }
+        self.reply_as_held(context)
+    }
+
+    /// Replies to requests that do not wait: the lock is held. Sends a check for a user that may not know that yet.
+    /// Returns whether it did.
+    fn reply_as_held(&mut self, context: &mut Context<'_>) -> bool {
         let keep = self.keep(context);
         let rights = &self.rights;
         let may_know = |_, waiter: &Waiter| !rights.is_unauthorized(waiter.user);
@@ -63,6 +76,24 @@ impl Queue {
             return self.waiters.first_of(|it| self.may_ask_for(it));
         }
         self.waiters.first()
+    }
+
+    /// Returns the place of the client that holds the lock by a lease that the store lacks.
+    fn place_of_absent_lease(&self) -> Option<(WaiterId, &Waiter)> {
+        let lease = self.absent_lease()?;
+        let place = self.waiters.of_token(&lease.token, Some(lease.user));
+        place.filter(|(_, it)| !it.is_strict() && self.may_ask_for(it))
+    }
+
+    /// Returns when to send the next store request for the waiters, if nothing is known of the holder.
+    pub(super) fn next_ask_at(&self) -> Option<Time> {
+        let ask_at = self.backoff.ask_at();
+        match self.absent_lease() {
+            Some(lease) if self.place_of_absent_lease().is_none() => self
+                .next_place()
+                .map(|_| ask_at.max(lease.expires_earliest)),
+            _ => self.next_place().map(|_| ask_at),
+        }
     }
 
     fn may_ask_for(&self, waiter: &Waiter) -> bool {

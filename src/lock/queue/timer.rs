@@ -1,7 +1,7 @@
 //! The passing of time: waits that end, holders and leases that are over, and clients whose request the store did not
 //! answer in time.
 
-use super::{Context, InFlight, PendingOp, Queue};
+use super::{Context, InFlight, PendingOp, Queue, pending_ops::Owner};
 use crate::lock::{
     event::{Refusal, Reply},
     wait_queue::Due,
@@ -83,23 +83,28 @@ impl Queue {
                 }
                 PendingOp::Unlock(owner) => {
                     context.reply(owner.request, reply.clone());
-                    if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
-                        lease.session = None;
-                        // After the error the client may acquire the lock elsewhere with the same token.
-                        if lease.deadline.is_some() {
-                            lease.receivers = 0;
-                            self.ops.put(PendingOp::GiveAway {
-                                user: owner.user,
-                                token: owner.token,
-                                only_if: lease.deadline,
-                            });
-                        }
-                        self.put_lease(Some(lease), false, context);
-                    }
+                    self.release_after_error(owner, context);
                 }
                 PendingOp::Relock(owner, _) => context.reply(owner.request, reply.clone()),
                 PendingOp::GiveAway { .. } => {}
             }
+        }
+    }
+
+    /// Releases the lock of a client that got an error for its `UNLOCK`.
+    pub(super) fn release_after_error(&mut self, owner: Owner, context: &mut Context<'_>) {
+        if let Some(mut lease) = self.lease_of(owner.user, &owner.token) {
+            lease.session = None;
+            // After the error the client may acquire the lock elsewhere with the same token.
+            if lease.deadline.is_some() {
+                lease.receivers = 0;
+                self.ops.put(PendingOp::GiveAway {
+                    user: owner.user,
+                    token: owner.token,
+                    only_if: lease.deadline,
+                });
+            }
+            self.put_lease(Some(lease), false, context);
         }
     }
 

@@ -445,9 +445,10 @@ async fn say(connection: &MultiplexedConnection, command: &Cmd) -> Result<Value,
     }
 }
 
-/// Returns whether a later retry may help: Redis may have room for clients and memory by then.
+/// Returns whether a later retry may help: Redis may have room for clients and memory by then. A master that becomes a
+/// replica ends a `WAIT` by `UNBLOCKED`.
 fn passes(error: &ServerError) -> bool {
-    is_passing(error) || error.code() == "OOM" || is_full(&error_text(error))
+    is_passing(error) || matches!(error.code(), "OOM" | "UNBLOCKED") || is_full(&error_text(error))
 }
 
 fn failure(no_link: NoLink) -> Failure {

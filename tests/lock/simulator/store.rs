@@ -189,6 +189,9 @@ impl Store {
         seen: u64,
     ) -> StoreReply {
         self.commands += 1;
+        if self.trouble == Some(Trouble::OutOfMemory) {
+            self.expire(now);
+        }
         if let Some(outcome) = self.refusal(store_request) {
             return StoreReply {
                 outcome,
@@ -308,11 +311,6 @@ impl Store {
 
     fn refusal(&self, store_request: &StoreRequest) -> Option<Outcome> {
         let writes = !matches!(store_request, StoreRequest::Check { .. });
-        let frees = matches!(
-            store_request,
-            StoreRequest::Release { .. } | StoreRequest::DeleteDead { .. }
-        );
-        let grows = writes && !frees;
         let refused = |text| Some(Outcome::Refused(Bytes::from_static(text)));
         match self.trouble {
             Some(Trouble::Loading) => Some(Outcome::NotNow(Bytes::from_static(b"LOADING"))),
@@ -321,8 +319,26 @@ impl Store {
                 Some(Outcome::NotNow(Bytes::from_static(b"READONLY")))
             }
             Some(Trouble::NoPermission) => refused(b"NOPERM"),
-            Some(Trouble::OutOfMemory) if grows => refused(b"OOM"),
+            Some(Trouble::OutOfMemory) if self.needs_memory(store_request) => refused(b"OOM"),
             Some(Trouble::ReadOnly | Trouble::OutOfMemory | Trouble::Replicas(_)) | None => None,
+        }
+    }
+
+    /// A key that is there can get another expiry without memory; a value or a fence cannot be set.
+    fn needs_memory(&self, store_request: &StoreRequest) -> bool {
+        let holder = self.data.value.as_ref().map(|(holder, _)| holder);
+        match store_request {
+            StoreRequest::Acquire { token, fence, .. } => {
+                holder.is_none() || (holder == Some(token) && *fence != Fence::No)
+            }
+            StoreRequest::Handover {
+                from, to, fence, ..
+            } => holder == Some(from) || (holder == Some(to) && *fence),
+            StoreRequest::WriteBack { .. } => holder.is_none(),
+            StoreRequest::Release { .. }
+            | StoreRequest::Extend { .. }
+            | StoreRequest::Check { .. }
+            | StoreRequest::DeleteDead { .. } => false,
         }
     }
 
