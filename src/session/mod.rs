@@ -104,7 +104,7 @@ pub(crate) struct Session {
     /// Arrival time of the lock command about to start, where it waited for admission.
     came_at: Option<Time>,
     /// Timer of the next check whether the client has closed. It runs while the client is not read because of
-    /// the commands kept behind a `LOCK`.
+    /// the commands kept behind a `LOCK`, or because Redis takes no more.
     watch: Option<Pin<Box<Sleep>>>,
     /// Timer that ends the session of a client that closed or is being closed.
     linger: Option<Pin<Box<Sleep>>>,
