@@ -85,6 +85,8 @@ pub(crate) struct Session {
     admitted: Option<Admitted>,
     /// The new check of an admitted client whose server is gone.
     recheck: Option<Later<Admission>>,
+    /// Timer of a grant that waits for the new check.
+    withheld: Option<Pin<Box<Sleep>>>,
     client: Pipe,
     backend: Backend,
     requests: Requests,
@@ -151,6 +153,7 @@ impl Session {
             last_passed: None,
             admitted: None,
             recheck: None,
+            withheld: None,
             client,
             backend,
             requests: Requests::default(),
