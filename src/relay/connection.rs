@@ -165,9 +165,9 @@ impl Relay {
         std::mem::take(&mut self.has_detached)
     }
 
-    /// Returns whether an earlier connection has ended without its client.
+    /// Returns whether an earlier connection has ended without its client, or may turn out to have done so.
     pub(crate) fn was_detached(&self) -> bool {
-        self.was_detached
+        self.was_detached || matches!(self.link, Link::Judged(_))
     }
 
     /// Where the connection of a client that was detached could not be opened: drops what waits for it. Returns how many

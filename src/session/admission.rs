@@ -11,12 +11,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use tokio::time::sleep;
 
 use super::{Session, absorbing::Front, answer, turn::Turn};
 use crate::{
     auth::identity::{Credentials, User},
     clock,
     command::{Command, parse},
+    gate::Answer,
     limits::LOCK_COMMAND_ARGUMENTS,
     lock::{Refusal, Time},
     relay::state::Identity,
@@ -169,13 +171,14 @@ impl Session {
         }
     }
 
-    /// Closes the client if it is refused.
+    /// Closes the client if it is refused. Takes back a grant that has waited for the check for too long.
     pub(super) fn look_for_recheck(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(recheck) = &mut self.recheck else {
+            self.withheld = None;
             return false;
         };
         let Poll::Ready(admission) = recheck.as_mut().poll(cx) else {
-            return false;
+            return self.look_for_withheld_grant(cx);
         };
         self.recheck = None;
         match admission {
@@ -186,6 +189,24 @@ impl Session {
                 self.cut_off();
             }
         }
+        true
+    }
+
+    fn look_for_withheld_grant(&mut self, cx: &mut Context<'_>) -> bool {
+        let Turn::Answered(answer @ Answer::Granted(_), _) = &mut self.turn else {
+            self.withheld = None;
+            return false;
+        };
+        let timeout = self.shared.timeout;
+        let withheld = self
+            .withheld
+            .get_or_insert_with(|| Box::pin(sleep(timeout)));
+        if withheld.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.withheld = None;
+        *answer = Answer::Refused(Refusal::Upstream);
+        self.shared.counters().refused(&Refusal::Upstream);
         true
     }
 
@@ -257,7 +278,7 @@ mod tests {
             oneshot, watch,
         },
         task::{JoinHandle, yield_now},
-        time::{sleep, timeout},
+        time::timeout,
     };
 
     use super::*;
@@ -545,6 +566,34 @@ mod tests {
                 reads(&mut owner, "$4\r\nnext\r\n").await;
             }
         }
+    }
+
+    /// It holds the lock for no owner meanwhile.
+    #[tokio::test]
+    async fn a_grant_that_waits_too_long_for_the_next_server_is_taken_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("redis");
+        let redis = UnixListener::bind(&path).unwrap();
+        let mut place = Place::before(&path);
+        let (mut owner, _session) = place.connect();
+        let told = place.asks(&mut owner, "LOCK k TOKEN owner").await;
+        assert!(told.send(place.welcome()).is_ok());
+        reads(&mut owner, "$5\r\nowner\r\n").await;
+        let (mut waiting, _session) = place.connect();
+        let (relay, _ann) = place.locks_as_ann(&mut waiting, &redis).await;
+        writes(&mut waiting, "LOCK k TOKEN ann PX 600000 SESSION\r\n").await;
+        while place.shared.gate.waiters() == 0 {
+            yield_now().await;
+        }
+
+        drop((redis, relay));
+        std::fs::remove_file(&path).unwrap();
+        let _unanswered = timeout(SOON, place.asked.recv()).await.unwrap().unwrap();
+        writes(&mut owner, "UNLOCK k owner\r\n").await;
+        reads(&mut owner, ":1\r\n").await;
+        reads(&mut waiting, "-UPSTREAM ").await;
+        writes(&mut owner, "LOCK k TOKEN next\r\n").await;
+        reads(&mut owner, "$4\r\nnext\r\n").await;
     }
 
     async fn reads_up_to(client: &mut UnixStream, end: &str) -> String {

@@ -166,11 +166,13 @@ impl Session {
             self.give_up();
             return true;
         }
-        if self.reads() || matches!(self.turn, Turn::Open) {
+        // With bytes left to pass on, the relay is full.
+        let is_open = matches!(self.turn, Turn::Open);
+        if self.reads() || is_open && self.requests.unscanned() == 0 {
             self.watch = None;
             return false;
         }
-        if self.watch.is_none() && self.stage == Stage::Open {
+        if self.watch.is_none() && self.stage == Stage::Open && !is_open {
             self.shared.counters().held_back_behind_locks.count();
         }
         let watch = self

@@ -85,6 +85,8 @@ pub(crate) struct Session {
     admitted: Option<Admitted>,
     /// The new check of an admitted client whose server is gone.
     recheck: Option<Later<Admission>>,
+    /// Timer of a grant that waits for the new check.
+    withheld: Option<Pin<Box<Sleep>>>,
     client: Pipe,
     backend: Backend,
     requests: Requests,
@@ -104,7 +106,7 @@ pub(crate) struct Session {
     /// Arrival time of the lock command about to start, where it waited for admission.
     came_at: Option<Time>,
     /// Timer of the next check whether the client has closed. It runs while the client is not read because of
-    /// the commands kept behind a `LOCK`.
+    /// the commands kept behind a `LOCK`, or because Redis takes no more.
     watch: Option<Pin<Box<Sleep>>>,
     /// Timer that ends the session of a client that closed or is being closed.
     linger: Option<Pin<Box<Sleep>>>,
@@ -151,6 +153,7 @@ impl Session {
             last_passed: None,
             admitted: None,
             recheck: None,
+            withheld: None,
             client,
             backend,
             requests: Requests::default(),

@@ -188,6 +188,8 @@ impl Prober {
                 None => claims.push(claim),
             }
         }
+        // Without `RESET` the connection is new only before the first `AUTH`.
+        claims.sort_by_key(Option::is_some);
         claims
     }
 
@@ -335,4 +337,61 @@ impl From<io::Error> for NoAnswer {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code panics while it holds this.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncBufReadExt, net::UnixListener};
+
+    use super::*;
+    use crate::transport::endpoint::{Endpoint, Place};
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// Serves one connection as a Redis before 6.2 does that requires a password: it has no `RESET`.
+    async fn serve_without_reset(listener: UnixListener) {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (reads, mut writes) = stream.into_split();
+        let (mut lines, mut is_in) = (BufReader::new(reads).lines(), false);
+        while let Ok(Some(line)) = lines.next_line().await {
+            let reply = match &*line {
+                "AUTH" => {
+                    is_in = true;
+                    "+OK\r\n"
+                }
+                "RESET" => "-ERR unknown command 'RESET'\r\n",
+                "PING" if is_in => "+PONG\r\n",
+                "PING" => "-NOAUTH Authentication required.\r\n",
+                _ => continue,
+            };
+            writes.write_all(reply.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn without_reset_an_anonymous_client_does_not_pass_for_the_user_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("redis");
+        let redis = tokio::spawn(serve_without_reset(UnixListener::bind(&path).unwrap()));
+        let settings = RedisSettings {
+            endpoint: Arc::new(Endpoint::new(Place::Unix(path), None)),
+            own: None,
+            connect_timeout: SOON,
+            timeout: SOON,
+            ping: SOON,
+            grace: None,
+            key_prefix: Bytes::new(),
+            replicas_timeout: SOON,
+            connections: 1,
+            idle: SOON,
+        };
+        let probe = AuthProbe::new(Arc::new(settings), Arc::default(), Arc::default());
+        // The probe's task runs only when both have asked, so one round trip carries both.
+        let ann = Credentials::new(b"ann", b"pw");
+        let (ann, anonymous) =
+            tokio::join!(probe.ask(ann, Some(SOON)), probe.ask(None, Some(SOON)));
+        assert!(matches!(ann, Admission::Welcome(_)));
+        assert!(matches!(anonymous, Admission::Refused(_)));
+        redis.abort();
+    }
 }

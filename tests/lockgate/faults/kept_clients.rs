@@ -375,6 +375,23 @@ fn a_kept_client_that_waits_for_replicas_is_closed() {
     assert_eq!(new.say("WAIT 0 1"), 0);
 }
 
+/// Whether its writes are lost is not known before the look at the server has ended.
+#[test]
+fn a_client_that_waits_for_replicas_while_redis_is_looked_at_is_closed() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let way = Proxy::before(redis.address());
+    let gate = gate_before(&way.url(), &ADMIN);
+    let mut client = gate.client();
+    assert_eq!(client.say("SET a 1"), "OK");
+    way.half_open(true);
+    way.cut();
+    eventually("lockgate looks at the server", || way.connections() > 0);
+    client.send(&["WAIT", "1", "100"]);
+    is_error(&client.read_reply(), "ERR");
+    client.is_closed_by_the_server();
+}
+
 /// The new check of its password cannot take place before Redis is back, and its client may not try again.
 #[test]
 fn a_release_in_an_outage_takes_effect_when_redis_is_back() {

@@ -1,6 +1,8 @@
 //! Redis stands still, its connections open.
 
 use std::{
+    io::Write,
+    net::TcpStream,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -9,7 +11,7 @@ use super::{
     AT_ONCE, PATIENT, gate_before, holder, is_error, is_told_lost, pttl, timed, waiter,
     was_told_nothing,
 };
-use crate::support::{Machine, RedisServer, eventually};
+use crate::support::{Http, Machine, RedisServer, eventually};
 
 #[test]
 fn for_less_than_the_timeout_nothing_breaks() {
@@ -126,4 +128,39 @@ fn it_counts_as_broken_after_the_timeout() {
         holder(&redis, "k").is_nil()
     });
     assert_eq!(owner.say("LOCK k TOKEN again"), "again");
+}
+
+/// Redis takes none of its bytes, so lockgate does not read its socket up to the end.
+#[test]
+fn a_client_that_closes_behind_commands_that_redis_does_not_take_is_gone() {
+    let _machine = Machine::shared();
+    let redis = RedisServer::start(&[]);
+    let admin = [("LOCKGATE_ADMIN_LISTEN", "127.0.0.1:0")];
+    let gate = gate_before(&redis.url(), &admin);
+    let clients = || {
+        let text = Http::connect(gate.admin_address()).get("/metrics").body;
+        let mut lines = text.lines();
+        let count = lines.find_map(|line| line.strip_prefix("lockgate_clients "));
+        count.map(str::to_owned).expect("the number of clients")
+    };
+    let mut client = TcpStream::connect(gate.address()).unwrap();
+    client
+        .write_all(b"PING\r\nLOCK k TOKEN t SESSION\r\n")
+        .unwrap();
+    eventually("it has the lock", || holder(&redis, "k") == "t");
+    redis.stop();
+    let timeout = Some(Duration::from_millis(500));
+    client.set_write_timeout(timeout).unwrap();
+    let value = "x".repeat(64 * 1024);
+    let command = format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$65536\r\n{value}\r\n");
+    while client.write_all(command.as_bytes()).is_ok() {}
+    assert_eq!(clients(), "1");
+    // Replies are unread, so the system resets the connection: an end would come behind the last bytes.
+    drop(client);
+    let start = Instant::now();
+    while clients() != "0" {
+        assert!(start.elapsed() < Duration::from_secs(20), "it stays");
+        sleep(Duration::from_millis(50));
+    }
+    redis.go_on();
 }
