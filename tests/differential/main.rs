@@ -52,7 +52,7 @@ use case::Case;
 use pair::Pair;
 
 /// Conversations of an ordinary run: some 20 seconds on a machine that has nothing else to do.
-const CASES: u64 = 4_000;
+const CASES: u64 = 2_000;
 
 /// Conversations at a time, each worker with servers of its own.
 const WORKERS: u64 = 4;
