@@ -1,7 +1,6 @@
 //! A Redis that lost its data, or that has another history of it than before.
 
 use std::{
-    collections::HashSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,7 +11,7 @@ use lockgate::{
 };
 
 use crate::{
-    fixture::{Fixture, LONG, PATIENCE, Told, armed, ask, granted, held, lock, lock_in, token},
+    fixture::{Fixture, LONG, Told, armed, ask, granted, held, lock, token},
     redis::Server,
 };
 
@@ -396,35 +395,6 @@ async fn a_connection_closed_as_unused_ends_no_notification_of_a_loss() {
     fixture.store().close_unused(&Needed::default);
     drop(notifies);
     while fixture.told().await != Told::DataLossNotified {}
-}
-
-/// It is given up because another connection has found the loss, not because it broke.
-#[tokio::test]
-async fn a_connection_closed_as_unused_while_it_ends_tells_that_its_pushes_are_lost() {
-    let server = Server::start();
-    let mut fixture = Fixture::at(never_used(server.port()));
-    wait_for_grant(&fixture, "a").await;
-    let link = armed(&fixture.check(&lock("a")).await);
-    let other = lock_in(1, "a");
-    fixture.check(&other).await;
-    let mut client = server.client().await;
-    let () = client.say("REPLICAOF 127.0.0.1 1").await;
-    let () = client.say("REPLICAOF NO ONE").await;
-    let clients: String = client.say("CLIENT LIST").await;
-    let killed = clients.lines().find(|line| line.contains(" db=1 "));
-    let (id, _) = killed.unwrap()[3..].split_once(' ').unwrap();
-    fixture.told_already();
-    let _: i64 = client.say(&format!("CLIENT KILL ID {id}")).await;
-    let needed = || Needed {
-        users: HashSet::from([(USER, 1)]),
-        links: HashSet::from([link]),
-    };
-    let deadline = Instant::now() + PATIENCE;
-    while !fixture.told_already().contains(&Told::TrackingLost(link)) {
-        assert!(Instant::now() < deadline);
-        fixture.store().close_unused(&needed);
-        tokio::task::yield_now().await;
-    }
 }
 
 /// Its connections are closed at each search for unused ones.
