@@ -169,7 +169,10 @@ impl DataLossDetector {
             // Only the mark was deleted.
             Ok(Some(before)) if identity.is_same(before) => MarkOperation::Begin(Duration::ZERO),
             // Its mark may be of an earlier time, where it was the upstream before.
-            Ok(Some(_)) => MarkOperation::Extend(grace),
+            Ok(Some(_)) => MarkOperation::BeginAnew {
+                grace,
+                unheard: self.unheard(),
+            },
             _ => MarkOperation::Begin(grace),
         })
     }
@@ -185,10 +188,10 @@ impl DataLossDetector {
         self.heard_at.store(now, Ordering::Relaxed);
     }
 
-    /// Returns whether every connection that can read the identity has been without a reply for this long.
-    pub(super) fn is_silent_for(&self, span: Duration) -> bool {
+    /// Returns how long every connection that can read the identity has been without a reply.
+    pub(super) fn unheard(&self) -> Duration {
         let heard_at = Time::from_micros(self.heard_at.load(Ordering::Relaxed));
-        Duration::from_micros(clock::now().micros_since(heard_at)) >= span
+        Duration::from_micros(clock::now().micros_since(heard_at))
     }
 
     /// Returns until when no free lock may be granted on a connection that replaces another one and cannot read
@@ -237,6 +240,7 @@ impl DataLossDetector {
             before => (before.is_some(), left.unwrap_or(grace)),
         };
         *seen = Some(identity.clone());
+        self.heard();
         self.begin_grace(wait);
         if data_lost {
             tracing::warn!(

@@ -5,8 +5,8 @@
 //! began (its run id and replication id), and when the grace ends by the clock of Redis. The first instance
 //! that meets a Redis without its mark begins the grace; all others read how much of it is left. So an instance
 //! that starts later need not wait. A Redis that came back with other data, or another Redis at the same
-//! address, has no mark of its own, or one of an earlier time: an instance that finds a loss extends the grace to a
-//! whole one.
+//! address, has no mark of its own, or one of an earlier time: the mark also says when the grace began. An instance
+//! that finds a loss begins a grace anew, unless one began since the instance last heard the previous Redis.
 //!
 //! **An instance that still writes back extends the grace** shortly before it ends, while it makes progress.
 //! The other instances read the mark once more before they end the grace.
@@ -43,6 +43,8 @@ const MARK: &str = include_str!("lua/mark.lua");
 pub(super) enum MarkOperation {
     /// Begins the grace if this Redis has no mark.
     Begin(Duration),
+    /// Begins the grace, unless it began within the time since the previous Redis was heard.
+    BeginAnew { grace: Duration, unheard: Duration },
     /// Extends the grace to at least this long from now.
     Extend(Duration),
     /// Only reads what is left.
@@ -51,10 +53,11 @@ pub(super) enum MarkOperation {
 
 /// Returns the command for this operation on the mark of this Redis.
 pub(super) fn command(identity: &Identity, operation: MarkOperation) -> Cmd {
-    let (word, length) = match operation {
-        MarkOperation::Begin(length) => ("begin", length),
-        MarkOperation::Extend(length) => ("extend", length),
-        MarkOperation::Look => ("look", Duration::ZERO),
+    let (word, length, unheard) = match operation {
+        MarkOperation::Begin(length) => ("begin", length, Duration::ZERO),
+        MarkOperation::BeginAnew { grace, unheard } => ("anew", grace, unheard),
+        MarkOperation::Extend(length) => ("extend", length, Duration::ZERO),
+        MarkOperation::Look => ("look", Duration::ZERO, Duration::ZERO),
     };
     let mut command = redis::cmd("EVAL");
     command.arg(MARK).arg(1).arg(GRACE_KEY);
@@ -63,6 +66,7 @@ pub(super) fn command(identity: &Identity, operation: MarkOperation) -> Cmd {
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     command.arg(millis(length)).arg(word);
     command.arg(millis(length.max(MOST_EXTENDED)));
+    command.arg(millis(unheard));
     command
 }
 

@@ -202,7 +202,7 @@ impl Link {
             if watches
                 && silent >= often
                 && (listener.has_stake() || !fences.is_empty())
-                && data_loss.is_silent_for(often)
+                && data_loss.unheard() >= often
             {
                 // The other connections leave the ping to this one.
                 data_loss.heard();

@@ -17,6 +17,12 @@ const AT_ONCE: Duration = Duration::from_millis(300);
 
 const TIMES: usize = 7;
 
+/// The grace in [`SETTINGS`].
+const GRACE: Duration = Duration::from_millis(2_500);
+
+/// How late an instance finds a loss.
+const LATE: Duration = Duration::from_millis(1_500);
+
 /// How long the first `LOCK` of a fresh lockgate takes.
 fn first_lock(redis: &RedisServer, settings: &[(&str, &str)], n: usize) -> Duration {
     let fresh = Lockgate::start_with(&["--upstream", &redis.url()], settings);
@@ -81,6 +87,34 @@ fn a_redis_that_was_left_for_another_one_is_met_anew() {
     next.hears_nothing_for(Duration::from_millis(2_500));
     assert_eq!(owner.say("UNLOCK k owner"), 1);
     assert_eq!(next.read_reply(), "next");
+}
+
+/// An instance that finds the loss late keeps what is left of the grace, not a whole one.
+#[test]
+fn all_instances_end_the_same_grace_however_late_they_find_the_loss() {
+    let _machine = Machine::shared();
+    let (first, second) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let ways = [(); 2].map(|()| Proxy::before(first.address()));
+    let start = |way: &Proxy| Lockgate::start_with(&["--upstream", &way.url()], &SETTINGS);
+    let gates: Vec<_> = ways.iter().map(start).collect();
+    super::grant_again(&gates);
+    ways[1].refuse(true);
+    for way in &ways {
+        way.forward_to(second.address());
+        way.cut();
+    }
+    let mut clients: Vec<_> = gates.iter().map(Lockgate::client).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send(&["LOCK", &format!("free:{n}"), "TOKEN", "t"]);
+    }
+    let ((), took) = timed(|| {
+        clients[0].hears_nothing_for(LATE);
+        ways[1].refuse(false);
+        for client in &mut clients {
+            assert_eq!(client.read_reply(), "t");
+        }
+    });
+    assert!(took < GRACE + LATE / 2, "{took:?}");
 }
 
 /// Takes a lock in this database; that is done at once.
