@@ -108,6 +108,8 @@ impl Queue {
             return;
         };
         let lease = self.lease_of(user, token);
+        // Whatever grant brought it back has ended, too.
+        self.alive_again.take_if(|alive| **alive == *token);
         let op = in_flight.op.as_ref().and_then(|op| op.owner());
         // An absorbed command may release the token of another owner, which uses it again.
         let is_known = lease.is_some() || !op.is_some_and(|owner| owner.absorbed);

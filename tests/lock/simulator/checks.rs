@@ -100,6 +100,8 @@ pub(crate) struct Checks {
     pub(crate) released_by: BTreeMap<Token, (usize, u64)>,
     /// When that was.
     pub(crate) released_at: BTreeMap<Token, u64>,
+    /// Tokens whose lease was extended at a gate that did not grant it.
+    pub(crate) extended_elsewhere: BTreeSet<Token>,
     /// When a gate got its latest connection.
     pub(crate) linked_at: BTreeMap<usize, u64>,
     /// Fences in the order in which clients were told.

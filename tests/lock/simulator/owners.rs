@@ -279,7 +279,10 @@ impl World {
         if owned.is_none_or(|owner| owner.orphan) {
             return;
         }
-        let gate = client.gate;
+        let elsewhere = usize::from(!client.session && self.random.percent(30));
+        let Some(gate) = self.living_gate((client.gate + elsewhere) % self.gates.len()) else {
+            return;
+        };
         let mut lease_ms = client.lease_ms;
         let mut before = None;
         if !client.session && self.random.percent(40) {
@@ -295,6 +298,13 @@ impl World {
                 before = Some((owner.until, client.lease_ms));
                 owner.until = owner.until.min(most);
             }
+        }
+        if gate != client.gate {
+            let (checks, token) = (&mut self.checks, &client.token);
+            checks.extended_elsewhere.insert(token.clone());
+            // It has a lease, too.
+            let granted_by = checks.granted_by.entry(token.clone()).or_default();
+            granted_by.insert(gate);
         }
         let purpose = Purpose::Relock(who, self.totals.sabotages, before);
         let (asked_at, due) = self.asked_at(gate);
@@ -429,6 +439,10 @@ impl World {
         }
         if *reply == Reply::Done {
             return self.released(client.token, sent.gate);
+        }
+        if matches!(reply, Reply::Refused(_)) && self.random.percent(50) {
+            let at = self.random.between(0, 10 * MILLI);
+            self.after(at, Ev::Release(who));
         }
         // A second UNLOCK may run first, if this one waited for admission for longer.
         let is_its = |it: &&Sent| {

@@ -394,6 +394,7 @@ impl World {
             || !self.day.kills
             || since(self.trouble_at)
             || (since(written_back) && !over.given_up)
+            || (since(written_back) && self.checks.extended_elsewhere.contains(&over.token))
             || self.gates.iter().any(|gate| since(gate.died_at))
     }
 

@@ -18,8 +18,8 @@ impl World {
             return;
         };
         let (day, gate) = (&self.day, &self.gates[sent.gate]);
-        if sent.at < gate.port.grace_until {
-            // No free lock may be taken.
+        if sent.at < gate.port.grace_until + MILLI {
+            // No free lock may be taken; the gate was told of the time left in whole milliseconds.
             return;
         }
         let in_peace = gate

@@ -149,3 +149,55 @@ fn a_lease_that_was_extended_elsewhere_is_written_back_as_it_was_extended() {
         }
     }
 }
+
+/// Sends this to the other lockgate, until it is answered without an error.
+#[track_caller]
+fn insists(client: &mut Client, command: &[&str]) -> Value {
+    let mut reply = client.read_reply();
+    while matches!(reply, Value::Error(_)) {
+        reply = client.call(command);
+    }
+    reply
+}
+
+/// The lockgate that extended the leases does not know that the other one has released them since: at the first try that
+/// one had no connection, and gives each lock up by the deadline that it knows; at the second one, by the token.
+#[test]
+fn a_release_at_the_second_try_stays_one_where_the_lease_was_extended_elsewhere() {
+    let _machine = Machine::shared();
+    let mut redis = RedisServer::start(&[]);
+    let ways = [(); 2].map(|()| Proxy::before(redis.address()));
+    let start = |way: &Proxy| Lockgate::start_with(&["--upstream", &way.url()], &SETTINGS);
+    let gates = ways.each_ref().map(start);
+    grant_again(&gates);
+    let keys: Vec<_> = (0..KEYS).map(|n| format!("k:{n}")).collect();
+    let mut owners: Vec<_> = keys.iter().map(|_| gates[0].client()).collect();
+    let mut other = gates[1].client();
+    for (owner, key) in owners.iter_mut().zip(&keys) {
+        let command = ["LOCK", key, "TOKEN", "owner", "PX", "20000"];
+        assert_eq!(owner.call(&command), "owner");
+        assert_eq!(other.call(&["RELOCK", key, "owner", "PX", "3600000"]), 1);
+    }
+    assert_eq!(redis.client().say("SAVE"), "OK");
+    ways.each_ref().map(|way| way.refuse(true));
+    redis.kill();
+    redis.restart();
+    let unlock = |owner: &mut Client, key: &String| owner.send(&["UNLOCK", key, "owner"]);
+    let each = || keys.iter().enumerate();
+    each().for_each(|(n, key)| unlock(&mut owners[n], key));
+    for owner in &mut owners {
+        let refused = owner.read_reply().error().to_owned();
+        assert!(refused.starts_with("UPSTREAM "), "{refused}");
+    }
+    each().for_each(|(n, key)| unlock(&mut owners[n], key));
+    ways[0].refuse(false);
+    owners
+        .iter_mut()
+        .for_each(|owner| assert_eq!(owner.read_reply(), 1));
+    std::thread::sleep(AWAY);
+    ways[1].refuse(false);
+    grant_again(&gates);
+    eventually("the dead tokens are gone", || {
+        keys.iter().all(|key| holder(&redis, key).is_nil())
+    });
+}
