@@ -150,16 +150,6 @@ fn a_lease_that_was_extended_elsewhere_is_written_back_as_it_was_extended() {
     }
 }
 
-/// Sends this to the other lockgate, until it is answered without an error.
-#[track_caller]
-fn insists(client: &mut Client, command: &[&str]) -> Value {
-    let mut reply = client.read_reply();
-    while matches!(reply, Value::Error(_)) {
-        reply = client.call(command);
-    }
-    reply
-}
-
 /// The lockgate that extended the leases does not know that the other one has released them since: at the first try that
 /// one had no connection, and gives each lock up by the deadline that it knows; at the second one, by the token.
 #[test]
@@ -179,7 +169,7 @@ fn a_release_at_the_second_try_stays_one_where_the_lease_was_extended_elsewhere(
         assert_eq!(other.call(&["RELOCK", key, "owner", "PX", "3600000"]), 1);
     }
     assert_eq!(redis.client().say("SAVE"), "OK");
-    ways.each_ref().map(|way| way.refuse(true));
+    ways.iter().for_each(|way| way.refuse(true));
     redis.kill();
     redis.restart();
     let unlock = |owner: &mut Client, key: &String| owner.send(&["UNLOCK", key, "owner"]);
