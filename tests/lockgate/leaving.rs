@@ -7,7 +7,8 @@ use std::{
 };
 
 use crate::support::{
-    Client, Lockgate, Machine, Monitor, Place, Value, counted, eventually, frame, words,
+    Client, Lockgate, Machine, Monitor, Place, RedisServer, Value, counted, eventually, frame,
+    words,
 };
 
 /// Far less than the lease that a wrongly granted lock would be held for.
@@ -288,6 +289,17 @@ fn nothing_behind_a_quit_runs() {
     }
 }
 
+/// Returns when no socket on the way takes any more of Redis's replies.
+#[track_caller]
+fn are_stuck(replies_of: &RedisServer) {
+    let mut before = 0;
+    eventually("the replies are stuck", || {
+        let earlier = std::mem::replace(&mut before, replies_of.output_bytes());
+        thread::sleep(Duration::from_millis(200));
+        before > 0 && before == earlier
+    });
+}
+
 /// Only a client that closes gives back what is bound to its connection. This one does not even notice that it
 /// is closed, for it has lost a lock; and it is given up when it has taken nothing for long.
 #[test]
@@ -301,6 +313,7 @@ fn a_connection_that_the_gate_gives_up_releases_nothing() {
     assert_eq!(redis.call(&["SET", "big", &"x".repeat(16 << 20)]), "OK");
     stalled.write_raw(&frame(&["GET", "big"]).repeat(4));
     stalled.hears_something();
+    are_stuck(place.redis());
     let mut observer = place.client();
     assert_eq!(redis.say("DEL lost"), 1);
     eventually("the loss is seen", || {

@@ -110,6 +110,15 @@ impl RedisServer {
         Client::connect(self.address)
     }
 
+    /// What all its connections wait to be sent, in bytes.
+    pub(crate) fn output_bytes(&self) -> u64 {
+        let clients = self.client().say("CLIENT LIST").text();
+        let fields = clients.split_ascii_whitespace();
+        fields
+            .filter_map(|field| field.strip_prefix("omem=")?.parse::<u64>().ok())
+            .sum()
+    }
+
     /// Ends it without a word, as a crash would. What is not on its disk is gone.
     pub(crate) fn kill(&mut self) {
         let _ = self.process.kill();
