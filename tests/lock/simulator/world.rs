@@ -390,11 +390,11 @@ impl World {
     fn is_left_to_its_lease(&self, over: &Over) -> bool {
         let since = |at: Option<u64>| at.is_some_and(|at| at >= over.since);
         let written_back = self.loss.as_ref().map(|lost| lost.back_at + SETTLED);
+        let is_extended = self.checks.extended_elsewhere.contains(&over.token);
         over.explicit
             || !self.day.kills
             || since(self.trouble_at)
-            || (since(written_back) && !over.given_up)
-            || (since(written_back) && self.checks.extended_elsewhere.contains(&over.token))
+            || (since(written_back) && (!over.given_up || is_extended))
             || self.gates.iter().any(|gate| since(gate.died_at))
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{SETTINGS, Wrongs, grant_again};
+use super::{SETTINGS, Wrongs, gates_by_ways, grant_again};
 use crate::{
     faults::{holder, pttl},
     support::{Client, Lockgate, Machine, Proxy, RedisServer, Value, eventually},
@@ -156,10 +156,7 @@ fn a_lease_that_was_extended_elsewhere_is_written_back_as_it_was_extended() {
 fn a_release_at_the_second_try_stays_one_where_the_lease_was_extended_elsewhere() {
     let _machine = Machine::shared();
     let mut redis = RedisServer::start(&[]);
-    let ways = [(); 2].map(|()| Proxy::before(redis.address()));
-    let start = |way: &Proxy| Lockgate::start_with(&["--upstream", &way.url()], &SETTINGS);
-    let gates = ways.each_ref().map(start);
-    grant_again(&gates);
+    let (ways, gates) = gates_by_ways(&redis);
     let keys: Vec<_> = (0..KEYS).map(|n| format!("k:{n}")).collect();
     let mut owners: Vec<_> = keys.iter().map(|_| gates[0].client()).collect();
     let mut other = gates[1].client();

@@ -64,23 +64,14 @@ fn a_redis_that_restarted_with_its_data_is_not_taken_for_the_one_before() {
 fn a_redis_that_was_left_for_another_one_is_met_anew() {
     let _machine = Machine::shared();
     let (first, second) = (RedisServer::start(&[]), RedisServer::start(&[]));
-    let ways = [(); 2].map(|()| Proxy::before(first.address()));
-    let start = |way: &Proxy| Lockgate::start_with(&["--upstream", &way.url()], &SETTINGS);
-    let gates: Vec<_> = ways.iter().map(start).collect();
-    super::grant_again(&gates);
-    let leads_to = |redis: &RedisServer| {
-        for way in &ways {
-            way.forward_to(redis.address());
-            way.cut();
-        }
-    };
-    leads_to(&second);
+    let (ways, gates) = super::gates_by_ways(&first);
+    super::lead_to(&ways, &second);
     super::grant_again(&gates);
     let mut owner = gates[0].client();
     assert_eq!(owner.say("LOCK k TOKEN owner PX 60000"), "owner");
     // Its own lockgate takes a while to come back.
     ways[0].refuse(true);
-    leads_to(&first);
+    super::lead_to(&ways, &first);
     let mut next = waiter(&gates[1], "k", "next", 1);
     next.hears_nothing_for(Duration::from_millis(1_000));
     ways[0].refuse(false);
@@ -94,15 +85,9 @@ fn a_redis_that_was_left_for_another_one_is_met_anew() {
 fn all_instances_end_the_same_grace_however_late_they_find_the_loss() {
     let _machine = Machine::shared();
     let (first, second) = (RedisServer::start(&[]), RedisServer::start(&[]));
-    let ways = [(); 2].map(|()| Proxy::before(first.address()));
-    let start = |way: &Proxy| Lockgate::start_with(&["--upstream", &way.url()], &SETTINGS);
-    let gates: Vec<_> = ways.iter().map(start).collect();
-    super::grant_again(&gates);
+    let (ways, gates) = super::gates_by_ways(&first);
     ways[1].refuse(true);
-    for way in &ways {
-        way.forward_to(second.address());
-        way.cut();
-    }
+    super::lead_to(&ways, &second);
     let mut clients: Vec<_> = gates.iter().map(Lockgate::client).collect();
     for (n, client) in clients.iter_mut().enumerate() {
         client.send(&["LOCK", &format!("free:{n}"), "TOKEN", "t"]);

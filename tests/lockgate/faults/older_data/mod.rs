@@ -44,6 +44,24 @@ fn grant_again(gates: &[Lockgate]) {
     }
 }
 
+/// Two lockgates, each with a way of its own to this Redis. Returns when both grant locks.
+#[track_caller]
+fn gates_by_ways(redis: &RedisServer) -> ([Proxy; 2], [Lockgate; 2]) {
+    let ways = [(); 2].map(|()| Proxy::before(redis.address()));
+    let start = |way: &Proxy| Lockgate::start_with(&["--upstream", &way.url()], &SETTINGS);
+    let gates = ways.each_ref().map(start);
+    grant_again(&gates);
+    (ways, gates)
+}
+
+/// From now on these ways lead to another Redis.
+fn lead_to(ways: &[Proxy], redis: &RedisServer) {
+    for way in ways {
+        way.forward_to(redis.address());
+        way.cut();
+    }
+}
+
 /// A Redis that can go back to its data of a moment ago, and some lockgates before it.
 struct Stage {
     redis: RedisServer,
