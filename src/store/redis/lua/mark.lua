@@ -17,8 +17,10 @@ local word = ARGV[5]
 if word == 'look' or (word == 'begin' and same) or (word == 'anew' and recent) then
   return math.min(left, tonumber(ARGV[6]))
 end
-if word ~= 'extend' or not same then begun = now end
-left = math.max(left, tonumber(ARGV[4]))
+local length = tonumber(ARGV[4])
+-- A mark that only replaces a deleted one begins no grace.
+if word ~= 'extend' or not same then begun = length > 0 and now or 0 end
+left = math.max(left, length)
 local text = string.format('%s %s %.0f %.0f', ARGV[1], ARGV[2], now + left, tonumber(begun) or 0)
 local set = redis.pcall('SET', KEYS[1], text)
 if set.err then return set end

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{SETTINGS, follows};
 use crate::{
     faults::{timed, waiter},
-    support::{Client, Lockgate, Machine, Proxy, RedisServer, Value, median},
+    support::{Client, Lockgate, Machine, Proxy, RedisServer, Value, eventually, median},
 };
 
 /// The promise for a Redis that lockgate has used before.
@@ -100,6 +100,31 @@ fn all_instances_end_the_same_grace_however_late_they_find_the_loss() {
         }
     });
     assert!(took < GRACE + LATE / 2, "{took:?}");
+}
+
+/// Its next connection writes the mark anew, but begins no grace by that.
+#[test]
+fn a_mark_that_was_deleted_ends_no_grace_of_an_instance_that_finds_the_loss_late() {
+    let _machine = Machine::shared();
+    let (first, second) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let (ways, gates) = super::gates_by_ways(&first);
+    ways[1].refuse(true);
+    super::lead_to(&ways, &second);
+    let (mut direct, mut other) = (second.client(), gates[0].client());
+    eventually("the grace begins", || {
+        !matches!(other.say("LOCKINFO k"), Value::Error(_))
+    });
+    assert_eq!(direct.say("DEL lockgate:grace"), 1);
+    assert_eq!(other.say("SELECT 5"), "OK");
+    other.say("LOCKINFO k");
+    eventually("the mark is there again", || {
+        direct.say("EXISTS lockgate:grace") == 1
+    });
+    let mut late = gates[1].client();
+    late.send(&["LOCK", "free", "TOKEN", "t"]);
+    ways[1].refuse(false);
+    late.hears_nothing_for(GRACE / 2);
+    assert_eq!(late.read_reply(), "t");
 }
 
 /// Takes a lock in this database; that is done at once.
