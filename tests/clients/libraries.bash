@@ -1,5 +1,5 @@
 # Installs client libraries of several languages, and compiles the programs that use them. The script that sources this
-# sets $programs (where each language's program is), $installed (where it is to be put, with its libraries) and $work,
+# sets $repository, $programs (where each language's program is), $installed (where it is to be put, with its libraries) and $work,
 # and defines, for each language, install_LANGUAGE and build_LANGUAGE, which run in $installed/LANGUAGE.
 
 needs_python() { need python3-venv python3 -m venv --without-pip "$work/try"; }
@@ -13,9 +13,7 @@ need() {
     local package="$1"
     shift
     "$@" >/dev/null 2>&1 && return
-    [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return
-    if [ -z "${updated:-}" ]; then apt-get update && updated=yes; fi
-    apt-get install -y --no-install-recommends "$package" && "$@" >/dev/null
+    "$repository/scripts/apt-install" "$package" && "$@" >/dev/null
 }
 
 # Runs a function in the directory of its language.

@@ -19,7 +19,14 @@
 //! violation but tells of all kinds of them. With the feature `planted-faults`,
 //! `LOCKGATE_FAULT=NoDirtyMark` makes that fault on these days.
 
-use std::{any::Any, cell::Cell, collections::BTreeMap, env, panic, sync::Once};
+use std::{
+    any::Any,
+    cell::Cell,
+    collections::BTreeMap,
+    env, panic,
+    sync::{Mutex, Once},
+    thread,
+};
 
 mod checks;
 mod clients;
@@ -151,8 +158,10 @@ const RARE: [(fault::Fault, u64); 2] = [
 #[test]
 fn every_planted_fault_is_caught() {
     let seeds = number("LOCKGATE_SEEDS").unwrap_or(SEEDS_FOR_A_FAULT);
-    let mut missed = Vec::new();
-    for planted in fault::Fault::ALL {
+    let missed = Mutex::new(Vec::new());
+    // A fault is planted in one thread only, so each thread has one of its own.
+    let faults = Mutex::new(fault::Fault::ALL.iter());
+    let catch = |planted: &fault::Fault| {
         let rare = RARE.iter().filter(|(it, _)| it == planted);
         let mut days = rare.map(|(_, seed)| *seed).chain(0..seeds);
         fault::plant(Some(*planted));
@@ -163,8 +172,21 @@ fn every_planted_fault_is_caught() {
                 let text: String = text.lines().flat_map(str::chars).take(100).collect();
                 println!("{planted:?} is caught by seed {seed}: {text}");
             }
-            None => missed.push(planted),
+            None => missed.lock().unwrap().push(*planted),
         }
-    }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let Some(planted) = faults.lock().unwrap().next() else {
+                        break;
+                    };
+                    catch(planted);
+                }
+            });
+        }
+    });
+    let missed = missed.into_inner().unwrap();
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
