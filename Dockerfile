@@ -3,8 +3,7 @@
 # Clients reach lockgate from outside of the container. Protected mode refuses them unless that Redis or lockgate
 # (LOCKGATE_AUTH_PASSWORD) requires a password, or LOCKGATE_PROTECTED_MODE is false.
 #
-# The image is distroless/cc: glibc, certificates, and no shell or package manager. Not scratch with
-# musl: musl's allocator takes one lock for all threads, and every waiting client is allocated.
+# The image is distroless/cc: glibc, certificates, and no shell or package manager.
 #
 # Each base has its digest, so the image does not change unless this file does. To take a newer base, change its tag
 # and digest (docker buildx imagetools inspect TAG). tests/examples/run runs these steps without a container engine.
@@ -13,8 +12,12 @@ WORKDIR /build
 COPY . .
 # The commit that --version prints: docker build --build-arg COMMIT=$(git rev-parse HEAD)
 ARG COMMIT=""
+# The allocator is built with make. On ARM64 it is built for the largest pages that a kernel may have, 2^16 bytes: it
+# refuses to start where pages are larger than it was built for.
+RUN command -v make || { apt-get update && apt-get install -y --no-install-recommends make; }
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
+    if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi; \
     LOCKGATE_BUILD_COMMIT=$COMMIT cargo build --release --locked --bin lockgate && cp target/release/lockgate /lockgate
 
 FROM gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f

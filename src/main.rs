@@ -40,6 +40,12 @@ use cli::{
     service,
 };
 
+/// Most of what lockgate allocates lives for one command, and musl's own allocator has one lock for all threads. See
+/// docs/decisions.md.
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Signals that arrive within this time count as one.
 const ONE_TIME: Duration = Duration::from_millis(200);
 
