@@ -97,8 +97,9 @@ pub struct State {
     amendments: VecDeque<Option<Amendment>>,
     /// Commands queued in the open transaction.
     queued: CommandQueue,
-    /// Commands of the `EXEC` at the front of `owed` whose replies are still to come.
-    executing: CommandQueue,
+    /// Commands of the `EXEC` at the front of `owed` whose replies are still to come; never empty. Boxed, since few
+    /// clients use transactions, and every client has a state.
+    executing: Option<Box<CommandQueue>>,
     /// Confirmations still to come for the oldest command; `None` before the first.
     confirmations: Option<u64>,
     in_transaction: bool,
@@ -250,7 +251,7 @@ impl State {
     pub fn plain_owed(&self) -> u64 {
         let is_plain = !self.uncountable
             && !self.in_transaction
-            && self.executing.is_empty()
+            && !self.is_executing()
             && self.reply_mode == ReplyMode::default();
         match self.owed.front() {
             Some(Command::Ordinary(count)) if is_plain => count,
@@ -372,7 +373,8 @@ impl State {
     /// Returns whether none of the replies owed changes the meaning of later commands.
     pub fn changes_nothing(&self) -> bool {
         let mut in_transaction = self.in_transaction;
-        let executing = self.executing.iter().chain(self.owed.iter());
+        let executing = self.executing.iter().flat_map(|commands| commands.iter());
+        let executing = executing.chain(self.owed.iter());
         let none_does = self
             .queued
             .iter()
@@ -408,7 +410,7 @@ impl State {
 
     /// Returns whether the reply to `EXEC` has arrived in part.
     pub fn is_executing(&self) -> bool {
-        !self.executing.is_empty()
+        self.executing.is_some()
     }
 
     /// Returns the protocol of the next reply.
@@ -574,18 +576,19 @@ impl State {
 
     /// Returns the oldest command, or that of a running `EXEC`.
     fn head(&self) -> Option<Command> {
-        self.executing.front().or(self.owed.front())
+        self.executing.as_deref().unwrap_or(&self.owed).front()
     }
 
     /// Removes the oldest command, which has had all its replies.
     fn pop(&mut self) {
         self.confirmations = None;
-        if !self.executing.is_empty() {
-            self.executing.take_one();
-            if !self.executing.is_empty() {
+        if let Some(executing) = &mut self.executing {
+            executing.take_one();
+            if !executing.is_empty() {
                 return;
             }
             // That was the last command of its EXEC.
+            self.executing = None;
         }
         self.commands_owed = self.commands_owed.saturating_sub(1);
         if self.owed.take_one() == Some(Command::Amended) {
@@ -604,7 +607,7 @@ impl State {
 
     /// Returns whether Redis queues this command in the open transaction instead of running it.
     fn is_queued(&self, command: Command) -> bool {
-        self.in_transaction && self.executing.is_empty() && !command.runs_in_transaction()
+        self.in_transaction && !self.is_executing() && !command.runs_in_transaction()
     }
 
     fn end_transaction(&mut self) {

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::{
     error::MAX_CLIENTS,
-    session::{self, Shared},
+    session::{self, Session, Shared},
     transport::{
         listener::{Accepted, Listener},
         stream::Stream,
@@ -133,13 +133,20 @@ async fn accept(
         next_id += 1;
         let (shared, draining) = (Arc::clone(shared), draining.clone());
         let entrance = Arc::clone(&entrance);
-        sessions.spawn(async move {
-            shared.clients.fetch_add(1, Ordering::Relaxed);
-            let (counted, peer) = (Arc::clone(&shared), accepted.peer.to_string());
-            if let Some(stream) = entrance.admit(&shared, accepted, draining.clone()).await {
-                session::serve(shared, stream, peer, next_id, draining).await;
+        shared.clients.fetch_add(1, Ordering::Relaxed);
+        // On the heap: the client's task would keep room for all of it.
+        let entering = Box::pin({
+            let (shared, draining) = (Arc::clone(&shared), draining.clone());
+            async move {
+                let peer = accepted.peer.to_string();
+                let stream = entrance.admit(&shared, accepted, draining).await?;
+                // A socket that refuses options is closed already.
+                Session::new(shared, stream, &peer, next_id).ok()
             }
-            counted.clients.fetch_sub(1, Ordering::Relaxed);
+        });
+        sessions.spawn(async move {
+            session::serve(entering.await, draining).await;
+            shared.clients.fetch_sub(1, Ordering::Relaxed);
         });
     }
 }
@@ -160,10 +167,8 @@ impl Entrance {
         if accepted.tls.is_none() && accepted.peer.is_local() {
             return Some(accepted.stream);
         }
-        // On the heap: otherwise every client's task would keep the space that a handshake takes.
-        let examined = Box::pin(self.examine(shared, accepted));
         tokio::select! {
-            examined = examined => examined,
+            examined = self.examine(shared, accepted) => examined,
             _ = draining.wait_for(|draining| *draining) => None,
         }
     }

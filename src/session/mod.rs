@@ -58,7 +58,8 @@ mod turn;
 pub mod unauthorized;
 mod unread;
 
-pub use shared::{Shared, Warnings, serve};
+pub(crate) use shared::serve;
+pub use shared::{Shared, Warnings};
 
 use admission::Admitted;
 use delivering::Delivering;

@@ -36,7 +36,6 @@ use crate::{
         log_limit::LogLimit,
         metrics::{Measured, absorb::AbsorbMetrics, relays::RelayMetrics},
     },
-    transport::stream::Stream,
 };
 
 /// Most names in a reply to `LOCKS` without `COUNT`.
@@ -220,33 +219,33 @@ impl Instance for Shared {
     }
 }
 
-/// Serves one client until its connection has ended. On `shutdown`, waiting clients get an error and commands
-/// in flight finish.
-pub async fn serve(
-    shared: Arc<Shared>,
-    stream: Stream,
-    peer: String,
-    id: u64,
+/// Serves one client, if there is one, until its connection has ended. On `shutdown`, waiting clients get an error and
+/// commands in flight finish.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async function keeps room for an argument twice, and so does a caller that takes it out of an Option"
+)]
+pub(crate) fn serve(
+    mut session: Option<Session>,
     mut shutdown: watch::Receiver<bool>,
-) {
-    // A socket that refuses options is closed already.
-    let Ok(mut session) = Session::new(shared, stream, &peer, id) else {
-        return;
-    };
-    let changes = shutdown.clone();
-    let mut told = pin!(shutdown.wait_for(|shutdown| *shutdown));
-    let (mut awaited, mut draining) = (false, false);
-    poll_fn(|cx| {
-        // The task has one waker, so a single poll registers it for the shutdown, which comes once. The
-        // session is polled with every packet.
-        if !draining && (!awaited || changes.has_changed().unwrap_or(true)) {
-            awaited = true;
-            if told.as_mut().poll(cx).is_ready() {
-                draining = true;
-                session.drain();
+) -> impl Future<Output = ()> + Send {
+    async move {
+        let Some(session) = &mut session else { return };
+        let changes = shutdown.clone();
+        let mut told = pin!(shutdown.wait_for(|shutdown| *shutdown));
+        let (mut awaited, mut draining) = (false, false);
+        poll_fn(|cx| {
+            // The task has one waker, so a single poll registers it for the shutdown, which comes once. The
+            // session is polled with every packet.
+            if !draining && (!awaited || changes.has_changed().unwrap_or(true)) {
+                awaited = true;
+                if told.as_mut().poll(cx).is_ready() {
+                    draining = true;
+                    session.drain();
+                }
             }
-        }
-        session.poll(cx)
-    })
-    .await;
+            session.poll(cx)
+        })
+        .await;
+    }
 }

@@ -12,7 +12,7 @@ impl State {
     /// Returns whether the next reply is read element by element.
     pub(super) fn opens_next(&self) -> bool {
         // While subscribed in RESP2 an array is a message, and Redis refuses EXEC.
-        self.executing.is_empty()
+        !self.is_executing()
             && matches!(self.owed.front(), Some(Command::Exec))
             && !self.subscribed()
     }
@@ -73,7 +73,7 @@ impl State {
             return Ok(None);
         }
         // Redis up to 7.0 writes messages between the elements of EXEC, where a list may look like one.
-        match self.executing.front() {
+        match self.executing.as_ref().and_then(|it| it.front()) {
             Some(command) if command.replies_freely() => Err(Uncountable::Doubtful),
             _ => Ok(Some(Received::Message)),
         }
@@ -107,7 +107,7 @@ impl State {
         // list may look the same.
         let taken_away = || {
             confirmation == Confirmation::ShardUnsubscribe
-                && self.executing.is_empty()
+                && !self.is_executing()
                 && self.subscribed()
                 && self.subscriptions.shard_channels > 0
         };
@@ -248,8 +248,8 @@ impl State {
         if !reply.is_opened() || reply.length().map(u64::try_from) != Some(Ok(commands)) {
             return Err(Uncountable::Doubtful);
         }
-        self.executing = queued;
-        Ok(self.executing.is_empty())
+        self.executing = (!queued.is_empty()).then(|| Box::new(queued));
+        Ok(!self.is_executing())
     }
 }
 

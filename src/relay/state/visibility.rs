@@ -84,7 +84,7 @@ impl State {
                 None => return Visibility::Undecided,
                 // Confirmations and messages have 3 or 4 elements. Where a transaction has subscribed, an
                 // element that may be either a message or a list is no message: see `received_aside`.
-                Some(3 | 4) => self.executing.is_empty() || !command.replies_freely(),
+                Some(3 | 4) => !self.is_executing() || !command.replies_freely(),
                 // The reply to PING, or any reply in a transaction.
                 Some(_) => false,
             },

@@ -129,7 +129,8 @@ impl Place {
         let (client, served) = UnixStream::pair().unwrap();
         let (shared, drain) = (Arc::clone(&self.shared), self.draining.subscribe());
         let served = Stream::Unix(served);
-        let session = crate::session::serve(shared, served, "somewhere".into(), 1, drain);
+        let session = Session::new(shared, served, "somewhere", 1).ok();
+        let session = crate::session::serve(session, drain);
         (client, tokio::spawn(session))
     }
 

@@ -19,14 +19,7 @@
 //! violation but tells of all kinds of them. With the feature `planted-faults`,
 //! `LOCKGATE_FAULT=NoDirtyMark` makes that fault on these days.
 
-use std::{
-    any::Any,
-    cell::Cell,
-    collections::BTreeMap,
-    env, panic,
-    sync::{Mutex, Once},
-    thread,
-};
+use std::{any::Any, cell::Cell, collections::BTreeMap, env, panic, sync::Once};
 
 mod checks;
 mod clients;
@@ -44,7 +37,10 @@ mod world;
 use world::{Totals, World};
 
 #[cfg(feature = "planted-faults")]
-use lockgate::lock::fault;
+use {
+    lockgate::lock::fault,
+    std::{sync::Mutex, thread},
+};
 
 /// Microseconds in a millisecond.
 const MILLI: u64 = 1_000;
