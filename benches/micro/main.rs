@@ -151,7 +151,7 @@ impl Desk {
 }
 
 fn token(number: u64) -> Token {
-    Token::new(Bytes::from(format!("{number:036}")))
+    Token::new(format!("{number:036}"))
 }
 
 /// The queue: a lock without waiters is acquired and released.

@@ -159,7 +159,7 @@ impl Shape {
 }
 
 fn copied(token: &Bytes) -> Token {
-    Token::new(Bytes::copy_from_slice(token))
+    Token::new(token)
 }
 
 /// Returns a lease of at least 1 ms.

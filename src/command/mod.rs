@@ -262,7 +262,7 @@ fn name_of_lock(key: &Bytes, bounds: &Bounds) -> Result<Bytes, CommandError> {
 }
 
 fn copied_token(token: &Bytes) -> Token {
-    Token::new(copied(token))
+    Token::new(token)
 }
 
 fn copied(bytes: &Bytes) -> Bytes {

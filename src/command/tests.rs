@@ -24,7 +24,7 @@ fn sent(words: &str) -> Result<Command, String> {
 fn lock(token: Option<&str>, lease_ms: Option<u64>, wait_ms: Option<u64>) -> Command {
     Command::Lock {
         key: Bytes::from_static(b"k"),
-        token: token.map(|token| Token::new(token.to_owned())),
+        token: token.map(Token::new),
         lease_ms,
         wait_ms,
         try_only: false,
@@ -85,7 +85,7 @@ fn trylock(token: Option<&str>, lease: Option<u64>) -> Command {
 fn relock(token: &str, lease_ms: Option<u64>) -> Command {
     Command::Relock {
         key: Bytes::from_static(b"k"),
-        token: Token::new(token.to_owned()),
+        token: Token::new(token),
         lease_ms,
         replicas: None,
     }
@@ -94,7 +94,7 @@ fn relock(token: &str, lease_ms: Option<u64>) -> Command {
 fn unlock(token: &str) -> Command {
     Command::Unlock {
         key: Bytes::from_static(b"k"),
-        token: Token::new(token.to_owned()),
+        token: Token::new(token),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    hash::BuildHasher,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -25,7 +25,7 @@ use crate::{
 /// A lock with state in this instance.
 pub(super) struct Entry {
     pub(super) queue: Queue,
-    pub(super) callers: HashMap<RequestId, Caller>,
+    pub(super) callers: Callers,
     /// The mailboxes to notify when a lease is no longer bound to its connection: one, or two while one grant
     /// follows another.
     sessions: Vec<(RequestId, Mailbox)>,
@@ -37,6 +37,9 @@ pub(super) struct Entry {
     balance: Option<i32>,
     wake_at: Option<Time>,
 }
+
+/// The requests without a reply. lockgate numbers them, so nobody can choose numbers that collide.
+type Callers = HashMap<RequestId, Caller, BuildHasherDefault<DefaultHasher>>;
 
 /// The origin of a request that has no reply yet.
 pub(super) struct Caller {
@@ -288,7 +291,7 @@ impl Gate {
         let caller = entry.callers.remove(&request)?;
         if entry.callers.is_empty() {
             // Most locks are held most of the time without waiters: this frees the memory.
-            entry.callers = HashMap::new();
+            entry.callers = Callers::default();
         }
         if caller.asked.wants_lock() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -380,7 +383,7 @@ impl Entry {
     fn new(seed: u64) -> Self {
         Self {
             queue: Queue::new(seed),
-            callers: HashMap::new(),
+            callers: Callers::default(),
             sessions: Vec::new(),
             holder: None,
             balance: None,

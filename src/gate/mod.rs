@@ -357,7 +357,7 @@ impl Gate {
     /// Releases the lock if the client's user holds it by a grant of this instance, whatever its token. It runs even if
     /// the [`Pending`] is dropped.
     pub fn delete(&self, client: &Client, name: LockName, asked_at: Time) -> Pending {
-        let no_token = Token::new(Bytes::new());
+        let no_token = Token::new([]);
         let (request, reply_to, pending) =
             self.request(client, &name, &no_token, Request::Absorbed, asked_at);
         let event = Event::Delete {
@@ -570,5 +570,5 @@ async fn close_unused(gate: Weak<Gate>, every: Duration) {
 fn new_token() -> Token {
     let mut text = uuid::Uuid::encode_buffer();
     let text = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text);
-    Token::new(Bytes::copy_from_slice(text.as_bytes()))
+    Token::new(text.as_bytes())
 }

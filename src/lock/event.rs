@@ -1,6 +1,6 @@
 //! The events that can happen to a lock, and the actions that follow.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -53,17 +53,17 @@ impl Time {
 /// The proof of ownership of a lock: the value of its key in the store. `Debug` prints only the length, since any
 /// client that knows a token can release the lock.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(Bytes);
+pub struct Token(Arc<[u8]>);
 
 impl Token {
     /// Creates a token from these bytes. The command parser checks the length of clients' tokens; the value of a key
     /// that lockgate did not write may be anything.
-    pub fn new(bytes: impl Into<Bytes>) -> Self {
-        Self(bytes.into())
+    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
+        Self(bytes.as_ref().into())
     }
 
     /// Returns the bytes as the store holds them.
-    pub fn as_bytes(&self) -> &Bytes {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }

@@ -87,7 +87,7 @@ pub struct Queue {
     /// The connection that pushes changes.
     armed: Option<LinkId>,
     /// The error of the latest "not now", until the store replies otherwise.
-    trouble: Option<Bytes>,
+    trouble: Option<Box<Bytes>>,
     /// The latest grant that too few replicas acknowledged, if none that wanted as many counts since.
     unacknowledged: Option<Box<Unacknowledged>>,
     /// When to write the lease back after the store lost data. None: not at all.

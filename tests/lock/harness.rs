@@ -495,7 +495,7 @@ fn user_of(words: &[&str]) -> UserId {
 }
 
 fn token_of(name: &str) -> Token {
-    Token::new(name.as_bytes().to_vec())
+    Token::new(name)
 }
 
 fn name_of(token: &Token) -> String {

@@ -383,7 +383,7 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> StoreRequest 
 }
 
 pub(crate) fn token(text: &str) -> Token {
-    Token::new(Bytes::copy_from_slice(text.as_bytes()))
+    Token::new(text)
 }
 
 pub(crate) fn lock(key: impl AsRef<[u8]>) -> LockName {

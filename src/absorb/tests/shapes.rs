@@ -178,7 +178,7 @@ fn the_conditions_of_scripts_are_checked() {
         else {
             panic!("{shape:?} has a token");
         };
-        assert_eq!(token.as_bytes(), "mine");
+        assert_eq!(token.as_bytes(), b"mine");
         if let Ask::Acquire { lease_ms, .. } | Ask::Extend { lease_ms, .. } = shape.ask {
             assert_eq!(lease_ms, 500);
         }

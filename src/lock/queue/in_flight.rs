@@ -198,7 +198,7 @@ impl Queue {
 
     /// Puts off a request that the store did not execute, and retries it for a client that is still there then.
     pub(super) fn ask_later(&mut self, in_flight: InFlight, error: Bytes, context: &Context<'_>) {
-        self.trouble = Some(error);
+        self.trouble = Some(Box::new(error));
         let retry_at = Some(context.now.plus_millis(NOT_NOW_PAUSE_MS));
         self.in_flight = Some(Box::new(InFlight {
             retry_at,

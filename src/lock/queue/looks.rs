@@ -26,7 +26,7 @@ impl Queue {
     pub fn last_asked(&self, now: Time) -> (Option<u64>, Option<&Bytes>) {
         let in_flight = self.in_flight.as_deref();
         let asked_ms = in_flight.map(|in_flight| now.millis_since(in_flight.sent_at));
-        (asked_ms, self.trouble.as_ref())
+        (asked_ms, self.trouble.as_deref())
     }
 
     /// Returns whether this request waits, and the store request in flight is not for it.

@@ -121,7 +121,7 @@ impl Queue {
 
     /// Returns the reply to an absorbed command whose store request is in flight for too long.
     fn undecided(&self, in_flight: &InFlight) -> Reply {
-        Reply::Refused(match &self.trouble {
+        Reply::Refused(match self.trouble.as_deref() {
             // The store said that it did not execute the request.
             Some(error) if in_flight.retry_at.is_some() && !in_flight.again => {
                 Refusal::Store(error.clone())
@@ -143,7 +143,7 @@ impl Queue {
     }
 
     pub(super) fn unanswered(&self) -> Reply {
-        Reply::Refused(match &self.trouble {
+        Reply::Refused(match self.trouble.as_deref() {
             Some(error) => Refusal::Store(error.clone()),
             None => Refusal::Upstream,
         })

@@ -79,7 +79,7 @@ impl Instance for Alone {
     }
 
     fn token_of(&self, database: u32, key: &Bytes) -> Option<Token> {
-        (database == 3 && key == "held").then(|| Token::new(Bytes::from_static(b"mine")))
+        (database == 3 && key == "held").then(|| Token::new("mine"))
     }
 }
 

@@ -101,7 +101,7 @@ fn written(command: &Command) -> Vec<Bytes> {
             option(
                 &mut add,
                 "TOKEN",
-                token.as_ref().map(|token| &**token.as_bytes()),
+                token.as_ref().map(|token| token.as_bytes()),
             );
             number(&mut add, "PX", *lease_ms);
             number(&mut add, "WAIT", *wait_ms);

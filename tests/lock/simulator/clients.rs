@@ -185,7 +185,7 @@ impl World {
             user,
             gate: random.below(day.gates),
             fate,
-            token: Token::new(format!("t{i}").into_bytes()),
+            token: Token::new(format!("t{i}")),
             explicit: returns || (!day.calm && random.percent(30)),
             session: session && fate != Fate::Plain,
             fence: random.percent(day.fences),

@@ -85,7 +85,7 @@ impl World {
                 request,
                 asked_at: Time::from_micros(self.gates[gate].clock.at(now)),
                 user,
-                token: Token::new(format!("n{}", self.nags.next).into_bytes()),
+                token: Token::new(format!("n{}", self.nags.next)),
                 absorbed: false,
             };
             self.feed(gate, unlock);

@@ -223,9 +223,9 @@ impl World {
         }
         match spinner.tokens {
             Tokens::Own if spinner.is_new => {
-                spinner.token = Token::new(format!("s{number}").into_bytes());
+                spinner.token = Token::new(format!("s{number}"));
             }
-            Tokens::New => spinner.token = Token::new(format!("s{number}").into_bytes()),
+            Tokens::New => spinner.token = Token::new(format!("s{number}")),
             Tokens::Own | Tokens::Constant => {}
         }
         if let Some(gate) = spinner.gate.as_mut().filter(|_| elsewhere) {
