@@ -128,6 +128,8 @@ fn lines_of_monitor(bytes: Vec<u8>) -> Vec<u8> {
         let text = text.map_or(line, |at| &line[at..]);
         let is_lockgates = is_monitors
             && (find(text, b"lk:").is_some()
+                // It may still look at an absorbed lock of a client of the conversation before.
+                || find(text, b"\"lock:").is_some()
                 || text.starts_with(b"] \"INFO\"")
                 || text == b"] \"PING\"\r\n");
         if !is_lockgates {
