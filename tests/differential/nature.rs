@@ -127,9 +127,8 @@ fn lines_of_monitor(bytes: Vec<u8>) -> Vec<u8> {
         let text = is_monitors.then(|| find(line, b"] \"")).flatten();
         let text = text.map_or(line, |at| &line[at..]);
         let is_lockgates = is_monitors
-            && (find(text, b"lk:").is_some()
-                // It may still look at an absorbed lock of a client of the conversation before.
-                || find(text, b"\"lock:").is_some()
+            // The latter two are absorbed: lockgate may still look at one for a client that is gone.
+            && ([&b"lk:"[..], b"\"lock:", b"\"try:"].iter().any(|it| find(text, it).is_some())
                 || text.starts_with(b"] \"INFO\"")
                 || text == b"] \"PING\"\r\n");
         if !is_lockgates {
