@@ -20,11 +20,30 @@ pub struct ClientInfo<'a> {
     pub version: &'a [u8],
 }
 
+impl<'a> ClientInfo<'a> {
+    /// Returns the first [`CLIENT_INFO_BYTES`] of each part.
+    fn cut(self) -> Self {
+        let cut = |part: &'a [u8]| part.get(..CLIENT_INFO_BYTES).unwrap_or(part);
+        Self {
+            name: cut(self.name),
+            library: cut(self.library),
+            version: cut(self.version),
+        }
+    }
+}
+
 /// The label of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     /// The client's address, as `address:port`.
     pub address: Box<str>,
+    /// The client's own description, if it gave one.
+    description: Option<Box<Description>>,
+}
+
+/// What is kept of a [`ClientInfo`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Description {
     name: Box<[u8]>,
     library: Box<[u8]>,
     version: Box<[u8]>,
@@ -35,37 +54,50 @@ impl Label {
     pub fn of(address: &str) -> Self {
         Self {
             address: address.into(),
-            name: Box::default(),
-            library: Box::default(),
-            version: Box::default(),
+            description: None,
         }
     }
 
     /// Returns whether the label shows exactly this description.
     pub fn says(&self, client_info: ClientInfo<'_>) -> bool {
-        *self.name == *cut(client_info.name)
-            && *self.library == *cut(client_info.library)
-            && *self.version == *cut(client_info.version)
+        self.description() == client_info.cut()
+    }
+
+    fn description(&self) -> ClientInfo<'_> {
+        let description = self.description.as_deref();
+        description.map_or_else(ClientInfo::default, |it| ClientInfo {
+            name: &it.name,
+            library: &it.library,
+            version: &it.version,
+        })
     }
 
     /// Returns the label with this description instead. The first [`CLIENT_INFO_BYTES`] of each part are kept.
     pub fn saying(&self, client_info: ClientInfo<'_>) -> Self {
+        let ClientInfo {
+            name,
+            library,
+            version,
+        } = client_info.cut();
         Self {
             address: self.address.clone(),
-            name: cut(client_info.name).into(),
-            library: cut(client_info.library).into(),
-            version: cut(client_info.version).into(),
+            description: Some(Box::new(Description {
+                name: name.into(),
+                library: library.into(),
+                version: version.into(),
+            })),
         }
     }
 
     /// Returns the connection's name, fit for display; empty if it has none.
     pub fn name(&self) -> String {
-        escape(&self.name)
+        escape(self.description().name)
     }
 
     /// Returns the library and its version, fit for display; empty if the client names none.
     pub fn library(&self) -> String {
-        let (library, version) = (escape(&self.library), escape(&self.version));
+        let description = self.description();
+        let (library, version) = (escape(description.library), escape(description.version));
         match (library.is_empty(), version.is_empty()) {
             (true, _) => version,
             (false, true) => library,
@@ -78,10 +110,6 @@ impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address)
     }
-}
-
-fn cut(client_info: &[u8]) -> &[u8] {
-    client_info.get(..CLIENT_INFO_BYTES).unwrap_or(client_info)
 }
 
 #[cfg(test)]
