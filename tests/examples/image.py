@@ -148,7 +148,7 @@ def run_step(argument, stage, caches):
     environment = {k: v for k, v in os.environ.items() if k not in ("CARGO_TARGET_DIR", "RUSTFLAGS")}
     environment["COMMIT"] = COMMIT
     target = directory / "target"
-    if caches and caches.is_dir():
+    if "target=/build/target" in argument and caches and caches.is_dir():
         # Only dependencies: lockgate itself is built here.
         shutil.copytree(caches, target / "release", ignore=shutil.ignore_patterns("*lockgate*", "incremental"))
     print(f"RUN {command}", flush=True)
