@@ -103,7 +103,7 @@ impl Shape {
     }
 
     fn release(key: &Bytes, token: &Bytes) -> Self {
-        let token = copied(token);
+        let token = Token::new(token);
         Self::new(key, Ask::Release { token }, Replies::NUMBERS)
     }
 
@@ -120,7 +120,7 @@ impl Shape {
             _ => return None,
         };
         let ask = Ask::Acquire {
-            token: copied(token),
+            token: Token::new(token),
             lease_ms: lease_ms(unit_ms, lease)?,
             equal: Equal::Refused,
         };
@@ -140,7 +140,7 @@ impl Shape {
             return None;
         }
         let lease_ms = || lease_ms(script.unit_ms, values.get(script.lease)?);
-        let token = copied(token);
+        let token = Token::new(token);
         let ask = match script.kind {
             Kind::Acquire(equal) => Ask::Acquire {
                 token,
@@ -156,10 +156,6 @@ impl Shape {
         };
         Some(Self::new(key, ask, script.replies))
     }
-}
-
-fn copied(token: &Bytes) -> Token {
-    Token::new(token)
 }
 
 /// Returns a lease of at least 1 ms.

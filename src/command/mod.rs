@@ -200,14 +200,14 @@ pub fn parse(arguments: &[Bytes], bounds: &Bounds) -> Result<Command, CommandErr
             let options = Options::read(verb, options)?;
             Ok(Command::Relock {
                 key: name_of_lock(key, bounds)?,
-                token: copied_token(token),
+                token: Token::new(token),
                 lease_ms: options.lease_ms(verb, bounds)?,
                 replicas: options.replicas()?,
             })
         }
         (Verb::Unlock, [key, token]) => Ok(Command::Unlock {
             key: name_of_lock(key, bounds)?,
-            token: copied_token(token),
+            token: Token::new(token),
         }),
         (Verb::LockInfo, [key]) => Ok(Command::LockInfo {
             key: name_of_lock(key, bounds)?,
@@ -216,7 +216,9 @@ pub fn parse(arguments: &[Bytes], bounds: &Bounds) -> Result<Command, CommandErr
             let options = Options::read(verb, options)?;
             Ok(Command::Locks {
                 count: options.count()?,
-                pattern: options.pattern.map(copied),
+                pattern: options
+                    .pattern
+                    .map(|pattern| Bytes::copy_from_slice(pattern)),
             })
         }
         _ => Err(CommandError::WrongArity(verb)),
@@ -242,7 +244,7 @@ fn lock(
     }
     Ok(Command::Lock {
         key: name_of_lock(key, bounds)?,
-        token: options.token.map(copied_token),
+        token: options.token.map(Token::new),
         lease_ms,
         wait_ms,
         try_only: verb == Verb::TryLock,
@@ -258,15 +260,7 @@ fn name_of_lock(key: &Bytes, bounds: &Bounds) -> Result<Bytes, CommandError> {
             most: bounds.key_bytes,
         });
     }
-    Ok(copied(key))
-}
-
-fn copied_token(token: &Bytes) -> Token {
-    Token::new(token)
-}
-
-fn copied(bytes: &Bytes) -> Bytes {
-    Bytes::copy_from_slice(bytes)
+    Ok(Bytes::copy_from_slice(key))
 }
 
 /// The unit of a lease.

@@ -38,7 +38,7 @@ pub(super) struct Entry {
     wake_at: Option<Time>,
 }
 
-/// The requests without a reply. lockgate numbers them, so nobody can choose numbers that collide.
+/// The pending requests by number. The gate assigns the numbers, so a client cannot cause hash collisions.
 type Callers = HashMap<RequestId, Caller, BuildHasherDefault<DefaultHasher>>;
 
 /// The origin of a request that has no reply yet.

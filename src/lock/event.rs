@@ -56,7 +56,7 @@ impl Time {
 pub struct Token(Arc<[u8]>);
 
 impl Token {
-    /// Creates a token from these bytes. The command parser checks the length of clients' tokens; the value of a key
+    /// Creates a token from a copy of these bytes. The command parser checks the length of clients' tokens; the value of a key
     /// that lockgate did not write may be anything.
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         Self(bytes.as_ref().into())

@@ -1,5 +1,9 @@
-use std::{path::Path, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
+use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
@@ -78,6 +82,15 @@ struct Place {
 }
 
 impl Place {
+    /// Creates an instance whose ordinary commands go to a socket in a directory of its own.
+    fn before_redis() -> (TempDir, PathBuf, UnixListener, Self) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("redis");
+        let redis = UnixListener::bind(&path).unwrap();
+        let place = Self::before(&path);
+        (directory, path, redis, place)
+    }
+
     /// Creates an instance whose ordinary commands go to this socket.
     fn before(upstream: &Path) -> Self {
         Self::which(upstream, false)
@@ -245,10 +258,7 @@ async fn a_command_that_does_not_wait_is_not_delayed_by_admission() {
 #[tokio::test]
 async fn a_grant_waits_until_the_next_server_accepts_the_password() {
     for is_accepted in [true, false] {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("redis");
-        let redis = UnixListener::bind(&path).unwrap();
-        let mut place = Place::before(&path);
+        let (_directory, path, redis, mut place) = Place::before_redis();
         let (mut owner, _session) = place.connect();
         let told = place.asks(&mut owner, "LOCK k TOKEN owner").await;
         assert!(told.send(place.welcome()).is_ok());
@@ -294,10 +304,7 @@ async fn a_grant_waits_until_the_next_server_accepts_the_password() {
 /// It holds the lock for no owner meanwhile.
 #[tokio::test]
 async fn a_grant_that_waits_too_long_for_the_next_server_is_taken_back() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("redis");
-    let redis = UnixListener::bind(&path).unwrap();
-    let mut place = Place::before(&path);
+    let (_directory, path, redis, mut place) = Place::before_redis();
     let (mut owner, _session) = place.connect();
     let told = place.asks(&mut owner, "LOCK k TOKEN owner").await;
     assert!(told.send(place.welcome()).is_ok());
@@ -330,10 +337,7 @@ async fn reads_up_to(client: &mut UnixStream, end: &str) -> String {
 
 #[tokio::test]
 async fn an_extension_waits_for_the_check_by_the_next_server_but_a_release_does_not() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("redis");
-    let redis = UnixListener::bind(&path).unwrap();
-    let mut place = Place::before(&path);
+    let (_directory, path, redis, mut place) = Place::before_redis();
     let (mut owner, _session) = place.connect();
     let told = place.asks(&mut owner, "LOCK other TOKEN owner").await;
     assert!(told.send(place.welcome()).is_ok());
@@ -374,10 +378,7 @@ async fn an_extension_waits_for_the_check_by_the_next_server_but_a_release_does_
 
 #[tokio::test]
 async fn entries_of_commands_have_the_width_of_the_server_at_hand() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("redis");
-    let redis = UnixListener::bind(&path).unwrap();
-    let mut place = Place::before(&path);
+    let (_directory, path, redis, mut place) = Place::before_redis();
     let (mut client, _session) = place.connect();
     let (mut relay, _ann) = place.locks_as_ann(&mut client, &redis).await;
     writes(&mut client, "COMMAND INFO GET LOCK\r\nPING\r\n").await;
@@ -409,10 +410,7 @@ async fn entries_of_commands_have_the_width_of_the_server_at_hand() {
 
 #[tokio::test]
 async fn a_client_that_is_being_refused_blocks_no_other() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("redis");
-    let redis = UnixListener::bind(&path).unwrap();
-    let mut place = Place::before(&path);
+    let (_directory, _, redis, mut place) = Place::before_redis();
     let (mut first, _session) = place.connect();
     writes(&mut first, "HELLO 3\r\n").await;
     let (mut redis, _) = timeout(SOON, redis.accept()).await.unwrap().unwrap();
