@@ -6,8 +6,8 @@
 //!   everything before was answered ([`Step::Apart`]).
 //! - A refusal may lag behind a change that lockgate only hears of. Every such change is a [`Step::Foreign`] or a
 //!   [`Step::Other`]: lockgate hears of it before anything more is sent.
-//! - lockgate runs a script that it knows, whether Redis has it or not. Redis knows the same texts from the start, and no
-//!   script is flushed.
+//! - lockgate runs a script that it knows, whether Redis has it or not. Redis and lockgate know the same texts from the
+//!   start, and no script is flushed.
 //! - `DELEX` and `DELIFEQ` release a lock that lockgate knows, although this Redis has no such commands. They are said
 //!   only in forms that pass.
 //! - `CLIENT TRACKING` reports an absorbed command as another client's. `WAIT` does not wait for it. `OBJECT`, `DEBUG` and

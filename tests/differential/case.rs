@@ -79,17 +79,6 @@ impl Case {
         let cuts = if random.percent(70) { random.next() } else { 0 };
         Self { steps, cuts }
     }
-
-    /// Returns whether a command names a key that lockgate absorbs.
-    pub(crate) fn is_about_locks(&self) -> bool {
-        let keys = absorbed::KEYS.trim_end_matches('*').as_bytes();
-        self.steps.iter().any(|step| match step {
-            Step::Send(bytes) | Step::Apart(bytes) => {
-                bytes.windows(keys.len()).any(|bytes| bytes == keys)
-            }
-            _ => false,
-        })
-    }
 }
 
 impl fmt::Display for Case {
