@@ -1,29 +1,31 @@
 //! The events that can happen to a lock, and the actions that follow.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU64, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::store_request::{Deadline, LinkId, StoreReply, StoreRequest, StoreRequestId};
 
 /// A point in time on this instance's clock, which does not jump. Only differences are meaningful.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
-pub struct Time(u64);
+///
+/// It is kept as the microseconds since the clock's zero plus one, so that an `Option<Time>` takes no more memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(NonZeroU64);
 
 impl Time {
     /// Returns the point `micros` microseconds after the clock's zero.
     pub const fn from_micros(micros: u64) -> Self {
-        Self(micros)
+        Self(NonZeroU64::MIN.saturating_add(micros))
     }
 
     /// Returns the point `millis` milliseconds after the clock's zero.
     pub const fn from_millis(millis: u64) -> Self {
-        Self(millis.saturating_mul(1_000))
+        Self::from_micros(millis.saturating_mul(1_000))
     }
 
     /// Returns the microseconds since the clock's zero.
     pub const fn micros(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// Returns the point `millis` milliseconds after this one, or the end of time on overflow.
@@ -41,12 +43,18 @@ impl Time {
 
     /// Returns the microseconds from `earlier` to this point, or zero if `earlier` is later.
     pub const fn micros_since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
+        self.micros().saturating_sub(earlier.micros())
     }
 
     /// Returns the whole milliseconds from `earlier` to this point, or zero if `earlier` is later.
     pub const fn millis_since(self, earlier: Self) -> u64 {
         self.micros_since(earlier) / 1_000
+    }
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Self::from_micros(0)
     }
 }
 

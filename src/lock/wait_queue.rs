@@ -99,8 +99,8 @@ pub struct Waiting {
     pub request: RequestId,
     /// When the request joined.
     pub since: Time,
-    /// The waiting time.
-    pub wait: Wait,
+    /// The request waits for no more than the store request in flight.
+    tries: bool,
     /// The reply includes a fence.
     pub fence: bool,
     /// The grant binds the lease to the connection of the request.
@@ -113,8 +113,6 @@ pub struct Waiting {
     is_trylock: bool,
     /// When its reply is due. None: never.
     due: Option<Time>,
-    /// Tokens whose `UNLOCK` stands behind the request on the same connection.
-    behind: Vec<Token>,
 }
 
 /// A request that was taken out because its time is up.
@@ -138,9 +136,9 @@ pub struct Due {
 pub struct WaitQueue {
     next: WaiterId,
     /// Places with waiters.
-    taken: BTreeMap<WaiterId, Waiter>,
+    taken: BTreeMap<WaiterId, Box<Waiter>>,
     /// Places kept for a token without a request, until the time given.
-    kept: BTreeMap<WaiterId, (Waiter, Time)>,
+    kept: BTreeMap<WaiterId, (Box<Waiter>, Time)>,
     /// The places that requests with the same token join.
     by_owner: BTreeMap<(Token, UserId), WaiterId>,
     /// A client that spins made its next attempt with another token. If one returned with its token since, this is false.
@@ -233,12 +231,12 @@ impl WaitQueue {
             true => self.taken.last_key_value(),
             false => self.taken.first_key_value(),
         };
-        first.map(|(no, waiter)| (*no, waiter))
+        first.map(|(no, waiter)| (*no, &**waiter))
     }
 
     /// Returns the earliest place that satisfies `is_so`.
     pub fn first_of(&self, is_so: impl Fn(&Waiter) -> bool) -> Option<(WaiterId, &Waiter)> {
-        let mut places = self.taken.iter().map(|(no, waiter)| (*no, waiter));
+        let mut places = self.taken.iter().map(|(no, waiter)| (*no, &**waiter));
         places.find(|(_, waiter)| is_so(waiter))
     }
 
@@ -257,7 +255,7 @@ impl WaitQueue {
 
     /// Returns this place, if a request waits there.
     pub fn at(&self, no: WaiterId) -> Option<&Waiter> {
-        self.taken.get(&no)
+        self.taken.get(&no).map(|waiter| &**waiter)
     }
 
     /// Returns the place that requests of this owner join, if a request waits there.
@@ -287,7 +285,7 @@ impl WaitQueue {
         let mut same = self
             .by_owner
             .range((token.clone(), least)..=(token.clone(), most));
-        same.find_map(|(_, no)| Some((*no, self.taken.get(no)?)))
+        same.find_map(|(_, no)| Some((*no, self.at(*no)?)))
     }
 
     /// Adds a request at the place of its token, at the place that its client left, or at a new place at the end.
@@ -302,7 +300,7 @@ impl WaitQueue {
         });
         let mut waiter = match self.take_kept(no).or_else(|| self.taken.remove(&no)) {
             Some(waiter) => waiter,
-            None => Waiter {
+            None => Box::new(Waiter {
                 user: send.user,
                 token: send.token.clone(),
                 explicit: send.explicit,
@@ -311,7 +309,7 @@ impl WaitQueue {
                 superseded: false,
                 lease_ms: send.lease_ms,
                 requests: Vec::with_capacity(1),
-            },
+            }),
         };
         waiter.superseded = false;
         self.disown(no, &waiter);
@@ -327,14 +325,13 @@ impl WaitQueue {
         waiter.requests.push(Waiting {
             request: send.request,
             since: now,
-            wait: send.wait,
+            tries: send.wait == Wait::No,
             fence: send.fence,
             session: send.session,
             replicas: send.replicas,
             is_attempt: send.attempt.is_some(),
             is_trylock: send.attempt.is_none() && send.wait == Wait::No,
             due,
-            behind: Vec::new(),
         });
         self.own(no, &waiter);
         self.taken.insert(no, waiter);
@@ -362,7 +359,7 @@ impl WaitQueue {
     }
 
     /// Takes out a place with all its requests. A kept place stays.
-    pub fn take(&mut self, no: WaiterId) -> Option<Waiter> {
+    pub fn take(&mut self, no: WaiterId) -> Option<Box<Waiter>> {
         let waiter = self.taken.remove(&no)?;
         self.disown(no, &waiter);
         for waiting in &waiter.requests {
@@ -418,11 +415,11 @@ impl WaitQueue {
             return;
         };
         let attempts = waiter.requests.iter_mut().filter(|it| it.is_attempt);
-        for waiting in attempts.filter(|it| it.wait != Wait::No) {
+        for waiting in attempts.filter(|it| !it.tries) {
             let Some(due) = waiting.due.filter(|due| *due <= now) else {
                 continue;
             };
-            (waiting.wait, waiting.due) = (Wait::No, Some(until));
+            (waiting.tries, waiting.due) = (true, Some(until));
             self.due.remove(&(due, no, Some(waiting.request)));
             self.due.insert((until, no, Some(waiting.request)));
             self.tries.insert((no, waiting.request));
@@ -437,7 +434,7 @@ impl WaitQueue {
         if let Some(waiter) = self.taken.get_mut(&no)
             && let Some(waiting) = waiter.requests.iter_mut().find(|w| w.request == request)
         {
-            waiting.wait = Wait::No;
+            waiting.tries = true;
             self.tries.insert((no, request));
         }
     }
@@ -447,13 +444,10 @@ impl WaitQueue {
         let Some(no) = self.of_request(request) else {
             return;
         };
-        if let Some(waiter) = self.taken.get_mut(&no)
-            && let Some(waiting) = waiter.requests.iter_mut().find(|w| w.request == request)
-        {
-            waiting.behind.push(held_by.clone());
-            let rare = self.rare.get_or_insert_default();
-            rare.blocked.insert((held_by, no, request));
-        }
+        let rare = self.rare.get_or_insert_default();
+        let behind = rare.behind.entry(request).or_default();
+        behind.push(held_by.clone());
+        rare.blocked.insert((held_by, no, request));
     }
 
     /// Takes out the requests with the holder's own `UNLOCK` behind them, for users that satisfy `of`.
@@ -503,7 +497,7 @@ impl WaitQueue {
     /// if the client may return to it.
     pub fn take_unwaiting(&mut self, no: WaiterId, keep: Keep) -> Vec<RequestId> {
         let requests = self.at(no).into_iter().flat_map(|waiter| &waiter.requests);
-        let unwaiting = requests.filter(|it| it.is_attempt || it.wait == Wait::No);
+        let unwaiting = requests.filter(|it| it.is_attempt || it.tries);
         let unwaiting: Vec<_> = unwaiting.map(|it| it.request).collect();
         for request in &unwaiting {
             self.leave_place(no, *request, Some(keep));
@@ -702,10 +696,10 @@ impl WaitQueue {
             self.due.remove(&(due, no, Some(waiting.request)));
         }
         self.tries.remove(&(no, waiting.request));
-        for held_by in &waiting.behind {
-            let blocked = (held_by.clone(), no, waiting.request);
-            if let Some(rare) = &mut self.rare {
-                rare.blocked.remove(&blocked);
+        if let Some(rare) = &mut self.rare {
+            let behind = rare.behind.remove(&waiting.request);
+            for held_by in behind.into_iter().flatten() {
+                rare.blocked.remove(&(held_by, no, waiting.request));
             }
         }
     }

@@ -62,11 +62,16 @@ pub(crate) struct Relay {
     was_detached: bool,
 }
 
+/// Every client has a relay: one byte more would cost 128, by the size classes of the allocator.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Relay>() <= 640);
+
 enum Link {
     None,
     Opening(Later<Result<(Stream, Route), Unopened>>),
+    /// Boxed, since a client that only locks has none.
     Open(
-        Pipe,
+        Box<Pipe>,
         #[expect(dead_code, reason = "it counts for as long as it lives")] Open,
     ),
     /// The connection ended; whether its server still serves is being looked at.
@@ -357,7 +362,7 @@ impl Relay {
         if self.closing {
             pipe.close_writing();
         }
-        self.link = Link::Open(pipe, instance.relay_metrics().opened());
+        self.link = Link::Open(Box::new(pipe), instance.relay_metrics().opened());
         self.opened_at = clock::now();
         self.left = route.change().map(|left| -> Later<()> { Box::pin(left) });
         self.looked_as = None;

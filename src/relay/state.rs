@@ -28,7 +28,10 @@
 //!   [`command`](Command) knows.
 //! - A Redis Cluster that takes a shard channel away while its client unsubscribes from it.
 
-use std::{collections::VecDeque, num::NonZeroU32};
+use std::{
+    collections::VecDeque,
+    num::{NonZeroU32, NonZeroU64},
+};
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -108,7 +111,7 @@ pub struct State {
     one_shot_pending: bool,
     protocol: Protocol,
     database: u32,
-    login: Option<u64>,
+    login: Option<NonZeroU64>,
     logins_sent: u64,
     logins: Logins,
     /// Number of commands that may have named the client or its library.
@@ -431,7 +434,7 @@ impl State {
 
     /// Returns the number of that command among the logins forwarded (see [`State::logins_sent`]), from 1 on.
     pub fn login(&self) -> Option<u64> {
-        self.login
+        self.login.map(NonZeroU64::get)
     }
 
     /// Returns the number of forwarded logins: `AUTH`, and `HELLO` with enough options for an `AUTH`.

@@ -203,7 +203,7 @@ impl Queue {
             && (lease.strict || self.waiters.of_owner(user, token).is_none())
         {
             // The connection closed at the very moment of the grant, which counts as before it.
-            let waiter = Waiter::of_lease(&lease);
+            let waiter = Box::new(Waiter::of_lease(&lease));
             let keep = self.keep(context);
             self.waiters.keep(no, waiter, keep);
         }

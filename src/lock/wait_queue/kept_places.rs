@@ -38,7 +38,7 @@ impl WaitQueue {
     }
 
     /// Keeps a place without waiters, so that its token can return to it.
-    pub fn keep(&mut self, no: WaiterId, mut waiter: Waiter, keep: Keep) {
+    pub fn keep(&mut self, no: WaiterId, mut waiter: Box<Waiter>, keep: Keep) {
         let Keep { until, most, .. } = keep;
         waiter.requests = Vec::new();
         let owner = (waiter.token.clone(), waiter.user);
@@ -94,7 +94,7 @@ impl WaitQueue {
         }
     }
 
-    pub(super) fn drop_kept(&mut self, no: WaiterId) -> Option<Waiter> {
+    pub(super) fn drop_kept(&mut self, no: WaiterId) -> Option<Box<Waiter>> {
         let waiter = self.take_kept(no)?;
         self.disown(no, &waiter);
         Some(waiter)
@@ -112,7 +112,7 @@ impl WaitQueue {
     }
 
     /// Takes out a kept place; only its owner's index entries stay.
-    pub(super) fn take_kept(&mut self, no: WaiterId) -> Option<Waiter> {
+    pub(super) fn take_kept(&mut self, no: WaiterId) -> Option<Box<Waiter>> {
         let (waiter, until) = self.kept.remove(&no)?;
         self.due.remove(&(until, no, None));
         let rare = self.rare.get_or_insert_default();

@@ -22,6 +22,8 @@ pub(super) struct RareIndexes {
     pub(super) kept_by_connection: BTreeSet<(ConnectionId, WaiterId)>,
     /// Requests with an `UNLOCK` behind them, by the token of the `UNLOCK`. Thousands may stand behind each request.
     pub(super) blocked: BTreeSet<(Token, WaiterId, RequestId)>,
+    /// The tokens of those `UNLOCK`s, by request.
+    pub(super) behind: BTreeMap<RequestId, Vec<Token>>,
 }
 
 /// Returns the range of an owner's places in an index of strict ones.

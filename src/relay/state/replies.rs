@@ -1,6 +1,6 @@
 //! Attributes each reply to its command and applies its effect.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use super::{
     Identity, Received, State, Uncountable,
@@ -195,7 +195,7 @@ impl State {
 
     fn logged_in(&mut self, number: u64) {
         if self.logins.accepted(number) {
-            self.login = Some(number);
+            self.login = NonZeroU64::new(number);
             self.login_in_doubt = false;
         }
     }
