@@ -54,6 +54,8 @@ enum ReplyTo {
     Future(oneshot::Sender<Value>),
     /// A queue waits for the reply.
     Queue(SentRequest),
+    /// The queue that waits for the next reply gets this one with it.
+    WithNext,
     /// The reply does not matter.
     Ignored,
 }
@@ -104,6 +106,7 @@ impl Wire {
             inbox: Vec::new(),
             scanner: ReplyScanner::new(),
             received: Vec::new(),
+            earlier: Vec::new(),
             answered: Vec::new(),
             writing: Vec::new(),
             written: 0,
@@ -143,16 +146,21 @@ impl Wire {
 
     /// Sends a queue's request, if there is room. Otherwise returns it.
     pub(super) fn send_now(&self, sent: SentRequest) -> Option<SentRequest> {
-        let Ok(permit) = self.room.try_acquire() else {
+        let (request, form) = sent.request();
+        let Ok(permits) = self.room.try_acquire_many(form.commands()) else {
             return Some(sent);
         };
-        permit.forget();
+        permits.forget();
         let mut outbox = self.outbox();
         if outbox.ended.is_some() {
             return Some(sent);
         }
-        let (request, form) = sent.request();
-        self.metrics.asked(request.purpose(form));
+        for command in 0..form.commands() {
+            self.metrics.asked(request.purpose(form));
+            if command > 0 {
+                outbox.unanswered.push_back(ReplyTo::WithNext);
+            }
+        }
         request.write(form, &mut outbox.bytes);
         self.wake(outbox, ReplyTo::Queue(sent));
         None
@@ -210,7 +218,7 @@ impl Wire {
         self.metrics.settled(unanswered.len());
         let requests = unanswered.into_iter().filter_map(|it| match it {
             ReplyTo::Queue(request) => Some(request),
-            ReplyTo::Future(_) | ReplyTo::Ignored => None,
+            ReplyTo::Future(_) | ReplyTo::WithNext | ReplyTo::Ignored => None,
         });
         requests.collect()
     }
@@ -238,6 +246,8 @@ struct Driver {
     /// Replies and pushes that were read and not passed on; empty between two rounds, like the next two.
     received: Vec<Value>,
     answered: Vec<ReplyTo>,
+    /// The replies that go to a queue with the next one.
+    earlier: Vec<Value>,
     /// Commands on their way to the socket, and how many of these bytes it took.
     writing: Vec<u8>,
     written: usize,
@@ -327,6 +337,12 @@ impl Driver {
                 continue;
             }
             match answered.next() {
+                Some(ReplyTo::WithNext) => self.earlier.push(value),
+                Some(ReplyTo::Queue(sent)) if !self.earlier.is_empty() => {
+                    self.earlier.push(value);
+                    let replies = Value::Array(std::mem::take(&mut self.earlier));
+                    self.receiver.replied(sent, replies);
+                }
                 Some(ReplyTo::Queue(sent)) => self.receiver.replied(sent, value),
                 // The caller may be gone.
                 Some(ReplyTo::Future(tell)) => drop(tell.send(value)),
