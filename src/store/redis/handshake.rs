@@ -544,8 +544,8 @@ impl Receiver for LinkReceiver {
         }
     }
 
-    fn replied(&self, sent: SentRequest, reply: Value) {
-        requests::replied(&self.subject, sent, reply);
+    fn replied(&self, sent: SentRequest, earlier: Option<Value>, reply: Value) {
+        requests::replied(&self.subject, sent, earlier, reply);
     }
 }
 

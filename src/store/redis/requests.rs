@@ -16,7 +16,7 @@ use super::{
     handshake::Subject,
     link::Link,
     reconnector::Reconnector,
-    scripts::{FENCE_CEILING, Form, Reading, Request},
+    scripts::{FENCE_CEILING, Form, Reading, Request, read_plain},
 };
 use crate::{
     clock,
@@ -115,10 +115,19 @@ impl SentRequest {
 
 /// Reports the outcome of a request that was sent at once, or goes on with the request where its reply leaves something
 /// to do.
-pub(super) fn replied(subject: &Arc<Subject>, sent: SentRequest, reply: Value) {
+pub(super) fn replied(
+    subject: &Arc<Subject>,
+    sent: SentRequest,
+    earlier: Option<Value>,
+    reply: Value,
+) {
     let took = clock::now().micros_since(sent.sent_at);
     subject.metrics.latency.count(took);
-    match sent.request.read(sent.form, reply) {
+    let reading = match earlier {
+        Some(set) => read_plain(&set, &reply),
+        None => sent.request.read(sent.form, reply),
+    };
+    match reading {
         Reading::Done { outcome, read } if !needs_more(&sent.request, &outcome) => {
             let armed = (read && sent.tells).then_some(sent.link);
             let reply = conclude(subject, &sent.request, outcome, armed);

@@ -428,16 +428,10 @@ impl Request {
         if self.is_fenced() { 2 } else { 1 }
     }
 
-    /// Interprets the reply to the command in this form.
+    /// Interprets the reply to the script in this form.
     pub(super) fn read(&self, form: Form, reply: Value) -> Reading {
         let releases = matches!(self.store_request, StoreRequest::Release { .. });
         let (outcome, read) = match reply {
-            Value::Array(replies) if form == Form::Plain => match &replies[..] {
-                [Value::Okay, Value::Int(at)] if *at >= 0 => (granted(*at, true), true),
-                [Value::Okay, Value::ServerError(_)] => return Reading::NoDeadline,
-                // The script says who holds the lock, or why Redis refuses.
-                _ => return Reading::Again(Form::ByHash),
-            },
             Value::ServerError(error) if error.code() == "NOSCRIPT" && form == Form::ByHash => {
                 return Reading::Again(Form::InFull);
             }
@@ -468,6 +462,19 @@ impl Request {
             _ => (unexpected(), false),
         };
         Reading::Done { outcome, read }
+    }
+}
+
+/// Interprets the replies to the commands of [`Form::Plain`].
+pub(super) fn read_plain(set: &Value, deadline: &Value) -> Reading {
+    match (set, deadline) {
+        (Value::Okay, Value::Int(at)) if *at >= 0 => Reading::Done {
+            outcome: granted(*at, true),
+            read: true,
+        },
+        (Value::Okay, Value::ServerError(_)) => Reading::NoDeadline,
+        // The script says who holds the lock, or why Redis refuses.
+        _ => Reading::Again(Form::ByHash),
     }
 }
 

@@ -44,8 +44,8 @@ pub(super) trait Receiver: Send + Sync {
     /// Redis pushed that these keys changed; nil for all.
     fn changed(&self, keys: Value);
 
-    /// Redis replied to a queue's request.
-    fn replied(&self, sent: SentRequest, reply: Value);
+    /// Redis replied to a queue's request; with `earlier` to the first of its two commands.
+    fn replied(&self, sent: SentRequest, earlier: Option<Value>, reply: Value);
 }
 
 /// The destination of a reply.
@@ -106,7 +106,7 @@ impl Wire {
             inbox: Vec::new(),
             scanner: ReplyScanner::new(),
             received: Vec::new(),
-            earlier: Vec::new(),
+            earlier: None,
             answered: Vec::new(),
             writing: Vec::new(),
             written: 0,
@@ -246,8 +246,8 @@ struct Driver {
     /// Replies and pushes that were read and not passed on; empty between two rounds, like the next two.
     received: Vec<Value>,
     answered: Vec<ReplyTo>,
-    /// The replies that go to a queue with the next one.
-    earlier: Vec<Value>,
+    /// The reply that goes to a queue with the next one.
+    earlier: Option<Value>,
     /// Commands on their way to the socket, and how many of these bytes it took.
     writing: Vec<u8>,
     written: usize,
@@ -285,9 +285,9 @@ impl Driver {
     fn scan(&mut self, mut bytes: &[u8]) -> Result<(), WireEnded> {
         while !bytes.is_empty() {
             if self.inbox.is_empty()
-                && let Some((number, length)) = number(bytes)
+                && let Some((value, length)) = usual_reply(bytes)
             {
-                self.received.push(Value::Int(number));
+                self.received.push(value);
                 bytes = &bytes[length..];
                 continue;
             }
@@ -337,13 +337,10 @@ impl Driver {
                 continue;
             }
             match answered.next() {
-                Some(ReplyTo::WithNext) => self.earlier.push(value),
-                Some(ReplyTo::Queue(sent)) if !self.earlier.is_empty() => {
-                    self.earlier.push(value);
-                    let replies = Value::Array(std::mem::take(&mut self.earlier));
-                    self.receiver.replied(sent, replies);
+                Some(ReplyTo::WithNext) => self.earlier = Some(value),
+                Some(ReplyTo::Queue(sent)) => {
+                    self.receiver.replied(sent, self.earlier.take(), value);
                 }
-                Some(ReplyTo::Queue(sent)) => self.receiver.replied(sent, value),
                 // The caller may be gone.
                 Some(ReplyTo::Future(tell)) => drop(tell.send(value)),
                 Some(ReplyTo::Ignored) | None => {}
@@ -404,11 +401,15 @@ impl Wire {
     }
 }
 
-/// Returns the integer at the front of the bytes, and its length there.
-fn number(bytes: &[u8]) -> Option<(i64, usize)> {
+/// Returns the integer or the `OK` at the front of the bytes, and its length there.
+fn usual_reply(bytes: &[u8]) -> Option<(Value, usize)> {
+    const OK: &[u8] = b"+OK\r\n";
+    if bytes.starts_with(OK) {
+        return Some((Value::Okay, OK.len()));
+    }
     let text = bytes.strip_prefix(b":")?;
     let length = plain_reply(bytes)?;
-    Some((integer(&text[..length - 3])?, length))
+    Some((Value::Int(integer(&text[..length - 3])?), length))
 }
 
 impl WireEnded {

@@ -87,7 +87,7 @@ impl Receiver for Pushes {
     }
 
     // No queue asks on this connection.
-    fn replied(&self, _: SentRequest, _: Value) {}
+    fn replied(&self, _: SentRequest, _: Option<Value>, _: Value) {}
 }
 
 /// An examination under way.
