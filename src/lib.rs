@@ -122,7 +122,7 @@ pub use config::{Config, ConfigBuilder, Error as ConfigError};
 pub use error::Error;
 pub use run::run;
 #[doc(hidden)]
-pub use run::{check, check_files, examine, serve, tls_to_redis};
+pub use run::{check, check_files, examine, shared, tls_to_redis};
 pub use server::{
     Ended,
     embedder::{Embedder, Listening, Reloads, Sockets},

@@ -129,19 +129,7 @@ pub async fn examine(config: &Config) -> Result<Option<Vec<Finding>>, Error> {
     Ok(Some(doctor::examine(&settings, config.lock.replicas).await))
 }
 
-/// Serves clients on these listeners until `shutdown` completes and they are done, or until `drain` is over.
-/// Ignores the listeners that the configuration names.
-pub async fn serve(
-    config: &Config,
-    listeners: Vec<Listener>,
-    tls: Option<Arc<TlsClient>>,
-    shutdown: impl Future<Output = ()>,
-) -> Ended {
-    let live = Arc::new(LiveConfig::new(config));
-    serve_all(config, live, listeners, None, tls, shutdown).await
-}
-
-/// Serves clients as [`serve`] does, and the admin address for as long as any client is connected.
+/// Serves clients, and the admin address for as long as any client is connected.
 async fn serve_all(
     config: &Config,
     live: Arc<LiveConfig>,
@@ -271,7 +259,8 @@ fn unix_error(config: &Config, source: io::Error) -> Error {
     }
 }
 
-pub(crate) fn shared(
+/// Builds what all sessions share. `port`: where clients find it over TCP, or 0.
+pub fn shared(
     config: &Config,
     live: Arc<LiveConfig>,
     tls: Option<Arc<TlsClient>>,

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     gate::{Held, Label, LockSnapshot, View},
     session::Shared,
-    telemetry::{escape::escape, metrics::upstream::UpstreamMetrics},
+    telemetry::escape::escape,
 };
 
 /// Interval between events.
@@ -206,7 +206,7 @@ impl Watch {
             "known": known,
             "heard": heard,
             "last_failover_ms": at_ms,
-            "outage_ms": upstream.map(UpstreamMetrics::last_outage_ms),
+            "outage_ms": upstream.map(|it| it.last_outage_ms()),
         })
     }
 }

@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockgate::telemetry::metrics::upstream::UpstreamMetrics;
 use redis::Script;
 use tokio::{
     sync::watch,
@@ -105,6 +106,8 @@ pub(super) struct Contest<'a> {
     pub(super) rules: Rules,
     pub(super) way: Way,
     pub(super) target: &'a Target,
+    /// What the lockgate counts that these clients speak to; None where they speak to Redis.
+    pub(super) lockgate: Option<&'a UpstreamMetrics>,
     pub(super) key: &'a str,
 }
 
@@ -153,12 +156,17 @@ impl Contest<'_> {
             clients.spawn(Arc::clone(&common).compete(client, number, seen.clone()));
         }
         let look = async |observer: &mut Observer| observer.look().await.map_err(Failure::redis);
+        let sent = || self.lockgate.map(UpstreamMetrics::commands);
         let before = unless(stop, look(observer)).await?;
+        let sent_before = sent();
         phase.send_replace(Phase::Running(Instant::now()));
         let (mut outcome, kept) = self.play(&mut clients, &phase, stop).await?;
         let after = unless(stop, look(observer)).await?;
         drop(kept);
-        outcome.used = before.until(&after, self.way);
+        outcome.used = before.until(&after);
+        if let (Some(before), Some(after)) = (sent_before, sent()) {
+            outcome.used.commands = after - before;
+        }
         Ok(outcome)
     }
 

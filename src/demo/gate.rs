@@ -11,7 +11,9 @@ use std::{
 
 use lockgate::{
     Config,
+    config::live::LiveConfig,
     lock::WriteBack,
+    telemetry::metrics::upstream::UpstreamMetrics,
     transport::{
         endpoint::{Endpoint, Place},
         listener::Listener,
@@ -34,6 +36,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// A lockgate that serves. Dropping it ends it, once the locks that its clients left are released.
 pub(super) struct Gate {
     address: SocketAddr,
+    metrics: Arc<UpstreamMetrics>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -59,20 +62,30 @@ impl Gate {
                     Ok(listener) => listener,
                     Err(error) => return drop(tell.send(Err(error))),
                 };
-                if tell.send(Ok(listener.port())).is_ok() {
+                let port = listener.port().unwrap_or(0);
+                let live = Arc::new(LiveConfig::new(&config));
+                let shared = Arc::new(lockgate::shared(&config, live, tls, port));
+                let metrics = shared.gate.upstream_metrics().map(Arc::clone);
+                if tell.send(Ok((port, metrics))).is_ok() {
                     let shutdown = async { drop(stopped.await) };
-                    lockgate::serve(&config, vec![listener], tls, shutdown).await;
+                    lockgate::server::serve(vec![listener], shared, shutdown).await;
                 }
             });
             runtime.shutdown_background();
         })?;
-        let port = told.await.map_err(io::Error::other)??;
-        let port = port.ok_or_else(|| io::Error::other("the listener has no port"))?;
+        let (port, metrics) = told.await.map_err(io::Error::other)??;
+        let metrics = metrics.ok_or_else(|| io::Error::other("the upstream is no Redis"))?;
         Ok(Self {
             address: (Ipv4Addr::LOCALHOST, port).into(),
+            metrics,
             stop: Some(stop),
             thread: Some(thread),
         })
+    }
+
+    /// Returns the metrics of what it sends to Redis.
+    pub(super) fn metrics(&self) -> &UpstreamMetrics {
+        &self.metrics
     }
 
     /// Returns this lockgate as a target, with the credentials for Redis.

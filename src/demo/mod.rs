@@ -26,6 +26,7 @@ use lockgate::{
     config::{self, Config, ConfigBuilder, Flags, RedisAddress, Upstream},
     limits::OWN_FILES,
     server::files,
+    telemetry::metrics::upstream::UpstreamMetrics,
     transport::{endpoint::Endpoint, tls::TlsClient},
 };
 use thiserror::Error;
@@ -321,7 +322,9 @@ impl Stage {
         let rules = self.rules;
         let others = unless(&self.stop, self.look_around(&mut observer)).await?;
         let redis = &self.target;
-        let spinning = self.contest(Way::Spinning, redis, &mut observer).await?;
+        let mut contest =
+            async |way, target, lockgate| self.contest(way, target, lockgate, &mut observer).await;
+        let spinning = contest(Way::Spinning, redis, None).await?;
         let gate = Gate::start(self.config.clone(), self.tls.clone()).await?;
         let target = gate.target(redis);
         unless(&self.stop, async {
@@ -329,8 +332,9 @@ impl Stage {
             tried.map_err(Failure::Lockgate)
         })
         .await?;
-        let absorbed = self.contest(Way::Absorbed, &target, &mut observer).await?;
-        let lock = self.contest(Way::Lock, &target, &mut observer).await?;
+        let metrics = Some(gate.metrics());
+        let absorbed = contest(Way::Absorbed, &target, metrics).await?;
+        let lock = contest(Way::Lock, &target, metrics).await?;
         let comparison = Comparison {
             rules,
             outcomes: [spinning, absorbed, lock],
@@ -386,12 +390,14 @@ impl Stage {
         &self,
         way: Way,
         target: &Target,
+        lockgate: Option<&UpstreamMetrics>,
         observer: &mut Observer,
     ) -> Result<Outcome, Failure> {
         let contest = Contest {
             rules: self.rules,
             way,
             target,
+            lockgate,
             key: self.keys.of(way),
         };
         let done = Arc::new(AtomicUsize::new(0));

@@ -2,31 +2,17 @@
 //! make a measure.
 //!
 //! Redis counts the calls of a script as if a client had sent them. Here a script is one command, as it is for its
-//! sender: the calls of the contests' scripts are left out of the count, and show in the CPU time.
+//! sender: the calls of the script by which spinning clients release are left out of the count, and show in the CPU
+//! time. lockgate's scripts call commands that it also sends by themselves, so there lockgate's own count is used.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{
-    client::{Client, Reply, Target, Trouble},
-    contest::Way,
-};
+use super::client::{Client, Reply, Target, Trouble};
 
 /// The calls of the script by which a spinning client releases.
 const IN_RELEASE: [&str; 2] = ["get", "del"];
-
-/// The calls of lockgate's scripts. The demo's clients name their tokens, so for them lockgate uses only scripts.
-const IN_LOCKGATE: [&str; 8] = [
-    "set",
-    "get",
-    "del",
-    "pexpire",
-    "pexpireat",
-    "pexpiretime",
-    "pttl",
-    "time",
-];
 
 /// Bound on a reply. Redis may be busy: its load is what the demo measures.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -57,7 +43,7 @@ pub(super) struct Look {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Used {
     pub(super) cpu: Duration,
-    /// Commands of all clients, without the calls of scripts and without the looks.
+    /// Commands of all clients, without the looks and the calls of the spinning clients' script.
     pub(super) commands: u64,
 }
 
@@ -114,16 +100,10 @@ impl Look {
         })
     }
 
-    /// Returns Redis's work from this look to a later one, while clients waited this way.
-    pub(super) fn until(&self, later: &Self, way: Way) -> Used {
-        let in_scripts: &[&str] = match way {
-            Way::Spinning => &IN_RELEASE,
-            Way::Absorbed | Way::Lock => &IN_LOCKGATE,
-        };
-        let sent = later.calls.iter().filter(|(name, _)| {
-            let is_in_scripts = in_scripts.contains(&name.as_str());
-            !is_in_scripts
-        });
+    /// Returns Redis's work from this look to a later one.
+    pub(super) fn until(&self, later: &Self) -> Used {
+        let sent = later.calls.iter();
+        let sent = sent.filter(|(name, _)| !IN_RELEASE.contains(&name.as_str()));
         let counted = sent.map(|(name, calls)| {
             let before = self.calls.get(name).copied().unwrap_or(0);
             // The figures may have been reset meanwhile.
@@ -168,11 +148,9 @@ mod tests {
             .replace("info:calls=1", "info:calls=2")
             + "cmdstat_evalsha:calls=5,usec=1\r\n";
         let after = Look::parse(&after).unwrap();
-        let used = before.until(&after, Way::Spinning);
+        let used = before.until(&after);
         assert_eq!(used.cpu, Duration::from_millis(500));
         assert_eq!(used.commands, 25, "SET and EVALSHA, neither GET nor INFO");
-        let used = before.until(&after, Way::Lock);
-        assert_eq!(used.commands, 5, "EVALSHA, and not what it called");
         assert_eq!(before.others_until(&after), 30);
     }
 

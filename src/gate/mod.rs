@@ -494,7 +494,7 @@ impl Gate {
     }
 
     /// Returns the metrics of the store, if it is a Redis.
-    pub fn upstream_metrics(&self) -> Option<&UpstreamMetrics> {
+    pub fn upstream_metrics(&self) -> Option<&Arc<UpstreamMetrics>> {
         self.store.metrics()
     }
 

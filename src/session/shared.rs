@@ -165,7 +165,7 @@ impl Shared {
     pub fn measured(&self) -> Measured<'_> {
         Measured {
             locks: self.gate.metrics(),
-            upstream: self.gate.upstream_metrics(),
+            upstream: self.gate.upstream_metrics().map(|it| &**it),
             relays: &self.relays,
             absorbed: self.gate.absorbed(),
         }

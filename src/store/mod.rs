@@ -144,7 +144,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Returns the upstream metrics, if the store is a Redis.
-    fn metrics(&self) -> Option<&UpstreamMetrics> {
+    fn metrics(&self) -> Option<&Arc<UpstreamMetrics>> {
         None
     }
 

@@ -220,7 +220,7 @@ impl Store for RedisStore {
         is(FENCE_KEY) || is(GRACE_KEY) || is(ACK_KEY)
     }
 
-    fn metrics(&self) -> Option<&UpstreamMetrics> {
+    fn metrics(&self) -> Option<&Arc<UpstreamMetrics>> {
         Some(&self.metrics)
     }
 

@@ -9,10 +9,16 @@
 use std::{
     cell::RefCell,
     net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
-use lockgate::{absorb::KeyPatterns, config::Config, limits, transport::listener::Listener};
+use lockgate::{
+    absorb::KeyPatterns,
+    config::{Config, live::LiveConfig},
+    limits,
+    transport::listener::Listener,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -64,7 +70,10 @@ async fn converse(data: &[u8]) {
         let stopped = async {
             let _ = stopped.await;
         };
-        lockgate::serve(&config(), vec![listener], None, stopped).await;
+        let config = config();
+        let live = Arc::new(LiveConfig::new(&config));
+        let shared = Arc::new(lockgate::shared(&config, live, None, 0));
+        lockgate::server::serve(vec![listener], shared, stopped).await;
     });
     let connect =
         async || Client::new(TcpStream::connect(address).await.expect("the gate accepts"));
