@@ -400,13 +400,11 @@ fn told_question(store_request: &StoreRequest) -> String {
             lease_ms,
             fence,
             expects,
-            bare,
             strict,
             replicas,
             ..
         } => format!(
-            "{}{}acquire {}{}{}{}{}",
-            if *bare { "bare " } else { "" },
+            "{}acquire {}{}{}{}{}",
             if *strict { "strict " } else { "" },
             name_of(token),
             lease(lease_ms),

@@ -24,7 +24,7 @@ async fn ask_for(
         lease_ms: LONG,
         fence,
         expects,
-        bare: false,
+        likely_free: false,
         strict: false,
         replicas: 0,
     };

@@ -376,7 +376,7 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> StoreRequest 
         lease_ms,
         fence: Fence::No,
         expects: None,
-        bare: false,
+        likely_free: true,
         strict: false,
         replicas: 0,
     }

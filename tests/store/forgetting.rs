@@ -193,7 +193,7 @@ fn fenced(holder: &str) -> StoreRequest {
         lease_ms: LONG,
         fence: Fence::New,
         expects: None,
-        bare: false,
+        likely_free: false,
         strict: false,
         replicas: 0,
     }

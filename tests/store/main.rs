@@ -9,6 +9,7 @@ mod fences;
 mod fixture;
 mod forgetting;
 mod network;
+mod plain;
 mod pushes;
 mod redis;
 mod refusals;
