@@ -2,8 +2,7 @@
 //! and performs the queue's actions after that. The store's reply returns as an event to the same queue.
 
 use std::{
-    collections::HashMap,
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    hash::BuildHasher,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -11,35 +10,19 @@ use std::{
 use dashmap::mapref::{entry, one::RefMut};
 use tokio::sync::oneshot;
 
-use super::{Gate, Label, Mailbox, SessionOver};
+use super::{
+    Gate, Label, Mailbox, SessionOver,
+    entry::{Awake, Callers, Entry},
+};
 use crate::{
     clock,
     lock::{
-        Action, EndReason, Event, LockMetric, Queue, Refusal, Reply, RequestId, StoreReply,
-        StoreRequest, StoreRequestId, Time, UserId,
+        Action, EndReason, Event, LockMetric, Refusal, Reply, RequestId, StoreReply, StoreRequest,
+        StoreRequestId, Time, UserId,
     },
     store::{LockName, Receipt},
     telemetry::metrics::locks::Request,
 };
-
-/// A lock with state in this instance.
-pub(super) struct Entry {
-    pub(super) queue: Queue,
-    pub(super) callers: Callers,
-    /// The mailboxes to notify when a lease is no longer bound to its connection: one, or two while one grant
-    /// follows another.
-    sessions: Vec<(RequestId, Mailbox)>,
-    /// The client that was granted the lease last. If it was not granted here, the client that extended it
-    /// first.
-    pub(super) holder: Option<Arc<Label>>,
-    /// Absorbed commands answered, less the requests to the store, since the balance was last counted as saved. None: the
-    /// latest request came by a command of lockgate's own.
-    balance: Option<i32>,
-    wake_at: Option<Time>,
-}
-
-/// The pending requests by number. The gate assigns the numbers, so a client cannot cause hash collisions.
-type Callers = HashMap<RequestId, Caller, BuildHasherDefault<DefaultHasher>>;
 
 /// The origin of a request that has no reply yet.
 pub(super) struct Caller {
@@ -81,55 +64,52 @@ impl Gate {
 
     fn handle(&self, name: &LockName, event: Event, caller: Option<Caller>) -> Todo {
         let mut todo = Todo::default();
-        let idle = match caller {
-            Some(caller) => {
-                let mut entry = self.entry(name);
-                if let Some(request) = event.request() {
-                    if caller.asked.wants_lock() {
-                        self.waiting.fetch_add(1, Ordering::Relaxed);
-                    }
-                    entry.balance =
-                        (caller.asked.is_absorbed()).then(|| entry.balance.unwrap_or(0));
-                    self.log.asked(name, &caller);
-                    entry.callers.insert(request, caller);
-                }
-                self.step(name, &mut entry, event, &mut todo)
-            }
-            // A lock without any request here may still have a dead token in the store.
-            None if matches!(event, Event::DataLost { dead: Some(_) }) => {
-                let mut entry = self.entry(name);
-                self.step(name, &mut entry, event, &mut todo)
-            }
-            None => match self.queues.get_mut(name) {
-                Some(mut entry) => self.step(name, &mut entry, event, &mut todo),
-                None => false,
-            },
+        // A lock without any request here may still have a dead token in the store.
+        let begins = caller.is_some() || matches!(event, Event::DataLost { dead: Some(_) });
+        let entry = match begins {
+            true => Some(self.entry(name)),
+            false => self.queues.get_mut(name),
         };
+        let Some(mut entry) = entry else { return todo };
+        let awake = entry.wake(|| self.seeds.hash_one(name));
+        if let (Some(caller), Some(request)) = (caller, event.request()) {
+            if caller.asked.wants_lock() {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+            }
+            awake.balance = (caller.asked.is_absorbed()).then(|| awake.balance.unwrap_or(0));
+            self.log.asked(name, &caller);
+            awake.callers.insert(request, caller);
+        }
+        self.step(name, awake, event, &mut todo);
+        let idle = entry.is_idle();
+        if !idle {
+            entry.rest();
+        }
+        drop(entry);
         if idle
-            && let Some((_, entry)) = self
-                .queues
-                .remove_if(name, |_, entry| entry.queue.is_idle())
+            && let Some((_, mut entry)) = self.queues.remove_if(name, |_, entry| entry.is_idle())
         {
             self.known.fetch_sub(1, Ordering::Relaxed);
-            let waiting = entry.callers.values().filter(|it| it.asked.wants_lock());
+            let callers = entry.wake(|| 0).callers.values();
+            let waiting = callers.filter(|it| it.asked.wants_lock());
             self.waiting.fetch_sub(waiting.count(), Ordering::Relaxed);
         }
         todo
     }
 
     /// Returns the lock's entry, with a new queue if there was none.
-    fn entry(&self, name: &LockName) -> RefMut<'_, LockName, Box<Entry>> {
+    fn entry(&self, name: &LockName) -> RefMut<'_, LockName, Entry> {
         match self.queues.entry(name.clone()) {
             entry::Entry::Occupied(entry) => entry.into_ref(),
             entry::Entry::Vacant(entry) => {
                 self.known.fetch_add(1, Ordering::Relaxed);
-                entry.insert(Box::new(Entry::new(self.seeds.hash_one(name))))
+                entry.insert(Entry::new(self.seeds.hash_one(name)))
             }
         }
     }
 
-    /// Handles one event, under the map's lock. Returns whether the queue may be dropped.
-    fn step(&self, name: &LockName, entry: &mut Entry, event: Event, todo: &mut Todo) -> bool {
+    /// Handles one event, under the map's lock.
+    fn step(&self, name: &LockName, entry: &mut Awake, event: Event, todo: &mut Todo) {
         let now = clock::now();
         self.received(name, entry, &event, now);
         todo.closed_by_us = matches!(
@@ -147,11 +127,10 @@ impl Gate {
             self.timers.change(name, entry.wake_at, wake_at);
             entry.wake_at = wake_at;
         }
-        entry.queue.is_idle()
     }
 
     /// Records what the event alone says of its caller and of the timer.
-    fn received(&self, name: &LockName, entry: &mut Entry, event: &Event, now: Time) {
+    fn received(&self, name: &LockName, entry: &mut Awake, event: &Event, now: Time) {
         match event {
             Event::Gone { request, .. } => {
                 if let Some(caller) = self.take_caller(entry, *request) {
@@ -176,7 +155,7 @@ impl Gate {
     /// lease ended.
     fn actions_of(
         &self,
-        entry: &mut Entry,
+        entry: &mut Awake,
         event: Event,
         now: Time,
         todo: &mut Todo,
@@ -207,7 +186,7 @@ impl Gate {
     fn perform(
         &self,
         name: &LockName,
-        entry: &mut Entry,
+        entry: &mut Awake,
         action: Action,
         now: Time,
         todo: &mut Todo,
@@ -264,7 +243,7 @@ impl Gate {
     fn delivery(
         &self,
         name: &LockName,
-        entry: &mut Entry,
+        entry: &mut Awake,
         request: RequestId,
         reply: Reply,
         now: Time,
@@ -287,7 +266,7 @@ impl Gate {
         })
     }
 
-    fn take_caller(&self, entry: &mut Entry, request: RequestId) -> Option<Caller> {
+    fn take_caller(&self, entry: &mut Awake, request: RequestId) -> Option<Caller> {
         let caller = entry.callers.remove(&request)?;
         if entry.callers.is_empty() {
             // Most locks are held most of the time without waiters: this frees the memory.
@@ -376,50 +355,6 @@ impl Gate {
             dead: self.dead_tokens.of_holder(name, &answer),
             store_reply: answer,
         }
-    }
-}
-
-impl Entry {
-    fn new(seed: u64) -> Self {
-        Self {
-            queue: Queue::new(seed),
-            callers: Callers::default(),
-            sessions: Vec::new(),
-            holder: None,
-            balance: None,
-            wake_at: None,
-        }
-    }
-
-    /// Records the holder that the reply shows, and the mailbox of a lease that is bound to its connection.
-    fn replied(&mut self, request: RequestId, caller: &mut Caller, reply: &Reply) {
-        match reply {
-            Reply::Granted { session, .. } => {
-                self.holder = Some(Arc::clone(&caller.label));
-                let mailbox = caller.mailbox.take().filter(|_| *session);
-                self.sessions
-                    .extend(mailbox.map(|mailbox| (request, mailbox)));
-            }
-            Reply::Done if caller.asked == Request::Relock => {
-                self.holder.get_or_insert_with(|| Arc::clone(&caller.label));
-            }
-            _ => {}
-        }
-    }
-
-    /// Counts one more absorbed command as answered. Returns how many commands were saved since the last time.
-    fn take_saved(&mut self) -> u64 {
-        let balance = self.balance.get_or_insert(0);
-        *balance = balance.saturating_add(1);
-        let saved = u64::try_from(*balance).unwrap_or(0);
-        *balance = (*balance).min(0);
-        saved
-    }
-
-    fn take_mailbox(&mut self, request: RequestId) -> Option<Mailbox> {
-        let mut sessions = self.sessions.iter();
-        let at = sessions.position(|(bound, _)| *bound == request)?;
-        Some(self.sessions.swap_remove(at).1)
     }
 }
 

@@ -50,6 +50,7 @@ use crate::{
 
 mod dead_tokens;
 mod dispatch;
+mod entry;
 mod label;
 mod lock_log;
 mod pending;
@@ -60,7 +61,8 @@ mod view;
 mod warnings;
 
 use dead_tokens::DeadTokens;
-use dispatch::{Caller, Entry};
+use dispatch::Caller;
+use entry::Entry;
 pub use label::{CLIENT_INFO_BYTES, ClientInfo, Label};
 use lock_log::LockLog;
 pub use pending::{Answer, Bound, Grant, Pending};
@@ -76,8 +78,7 @@ const NAME_OVERHEAD_BYTES: usize = 10;
 
 /// The driver of all queues. It is shared cheaply, and ends with its last [`Arc`].
 pub struct Gate {
-    /// Boxed, because the table has more slots than it uses, and briefly twice as many while it grows.
-    queues: DashMap<LockName, Box<Entry>>,
+    queues: DashMap<LockName, Entry>,
     /// The length of `queues`, without visiting every shard.
     known: AtomicUsize,
     /// The number of requests that wait for a lock.
@@ -300,27 +301,29 @@ impl Gate {
     /// Returns whether the lock is held under a lease of this instance, as far as it knows.
     pub fn has_lease(&self, name: &LockName) -> bool {
         let entry = self.queues.get(name);
-        entry.is_some_and(|entry| entry.queue.held_since().is_some())
+        entry.is_some_and(|entry| entry.queue(|it| it.held_since().is_some()))
     }
 
     /// Returns whether a place is kept for the next attempt with this token.
     pub fn keeps_place(&self, name: &LockName, user: UserId, token: &Token) -> bool {
         let entry = self.queues.get(name);
-        entry.is_some_and(|entry| entry.queue.keeps_place(user, token))
+        entry.is_some_and(|entry| entry.queue(|it| it.keeps_place(user, token)))
     }
 
     /// Returns whether a request only waits: no request to the store is on its way for it.
     fn is_queued(&self, name: &LockName, request: RequestId) -> bool {
         let entry = self.queues.get(name);
-        entry.is_some_and(|entry| entry.queue.is_queued(request))
+        entry.is_some_and(|entry| entry.queue(|it| it.is_queued(request)))
     }
 
     /// Returns the token that holds the lock under a lease of this instance, as far as it knows, and how many
     /// milliseconds that lease lasts at least.
     pub fn holder(&self, name: &LockName) -> Option<(Token, u64)> {
         let entry = self.queues.get(name)?;
-        let (token, left_ms) = entry.queue.holder(clock::now())?;
-        Some((token.clone(), left_ms))
+        entry.queue(|queue| {
+            let (token, left_ms) = queue.holder(clock::now())?;
+            Some((token.clone(), left_ms))
+        })
     }
 
     /// Returns whether a request for the lock would be refused because of the limit on locks.
@@ -405,14 +408,9 @@ impl Gate {
     pub async fn info(self: Arc<Self>, client: Client, name: LockName) -> Result<Info, Bytes> {
         let status = self.store.status(&name, client.user).await?;
         let here = self.queues.get(&name).map(|entry| {
-            let snapshot = entry.queue.snapshot(clock::now());
-            (
-                snapshot,
-                entry
-                    .holder
-                    .clone()
-                    .filter(|_| snapshot.held_here_ms.is_some()),
-            )
+            let snapshot = entry.queue(|it| it.snapshot(clock::now()));
+            let holder = entry.holder().filter(|_| snapshot.held_here_ms.is_some());
+            (snapshot, holder.map(Arc::clone))
         });
         Ok(Info { status, here })
     }
@@ -460,7 +458,7 @@ impl Gate {
             if *its != database || !matches(key) {
                 continue;
             }
-            let here = entry.queue.snapshot(now);
+            let here = entry.queue(|it| it.snapshot(now));
             if here.waiters > 0 || here.held_here_ms.is_some() {
                 found.push((Reverse(here.waiters), key.clone()));
                 if found.len() > count {
@@ -546,7 +544,7 @@ impl Gate {
     fn needed(&self) -> Needed {
         let mut needed = Needed::default();
         for entry in &self.queues {
-            let (users, link) = entry.queue.needs();
+            let (users, link) = entry.queue(|it| it.needs());
             let database = entry.key().database;
             needed
                 .users

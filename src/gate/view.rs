@@ -156,14 +156,16 @@ impl Gate {
             return 0;
         }
         let queues = self.queues.iter();
-        let oldest = queues.filter_map(|entry| entry.queue.first_since()).min();
+        let oldest = queues
+            .filter_map(|entry| entry.queue(|it| it.first_since()))
+            .min();
         oldest.map_or(0, |since| clock::now().micros_since(since))
     }
 
     fn rank(&self, now: Time, most: usize, texts: &[Bytes], view: &mut View) -> Vec<Ranking> {
         let mut rankings: Vec<Ranking> = texts.iter().map(|_| Ranking::default()).collect();
         for entry in &self.queues {
-            let here = entry.queue.snapshot(now);
+            let here = entry.queue(|it| it.snapshot(now));
             if here.waiters == 0 && here.held_here_ms.is_none() {
                 continue;
             }
@@ -185,27 +187,29 @@ impl Gate {
     /// Returns the lock's details; none if it has no state here any more.
     fn look_at(&self, name: LockName, now: Time, most_waiters: usize) -> Option<LockSnapshot> {
         let entry = self.queues.get(&name)?;
-        let (here, queue) = (entry.queue.snapshot(now), &entry.queue);
-        let held = match (here.held_here_ms, queue.is_held_elsewhere()) {
-            (Some(for_ms), _) => Held::Here {
-                holder: entry.holder.clone(),
-                for_ms,
-                lease_left_ms: queue.lease_left_ms(now),
-                session: here.session,
-                spins: here.spins,
-            },
-            (None, true) => Held::Elsewhere,
-            (None, false) => {
-                let (asked_ms, error) = queue.last_asked(now);
-                Held::Nobody {
-                    asked_ms,
-                    error: error.cloned(),
+        let (here, held, waiting) = entry.queue(|queue| {
+            let here = queue.snapshot(now);
+            let held = match (here.held_here_ms, queue.is_held_elsewhere()) {
+                (Some(for_ms), _) => Held::Here {
+                    holder: entry.holder().map(Arc::clone),
+                    for_ms,
+                    lease_left_ms: queue.lease_left_ms(now),
+                    session: here.session,
+                    spins: here.spins,
+                },
+                (None, true) => Held::Elsewhere,
+                (None, false) => {
+                    let (asked_ms, error) = queue.last_asked(now);
+                    Held::Nobody {
+                        asked_ms,
+                        error: error.cloned(),
+                    }
                 }
-            }
-        };
-        let waiting = queue.first_waiting(most_waiters, now).into_iter();
-        let first = waiting.filter_map(|(request, waited_ms)| {
-            let caller = entry.callers.get(&request)?;
+            };
+            (here, held, queue.first_waiting(most_waiters, now))
+        });
+        let first = waiting.into_iter().filter_map(|(request, waited_ms)| {
+            let caller = entry.caller(request)?;
             Some(FirstWaiter {
                 client: Arc::clone(&caller.label),
                 waited_ms,

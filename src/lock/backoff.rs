@@ -45,6 +45,11 @@ impl Backoff {
         self.ask_at
     }
 
+    /// Returns whether no attempt failed lately: while the lock is held and nobody waits, nothing else counts.
+    pub fn rests(&self) -> bool {
+        [self.in_vain, self.in_vain_this_turn, self.mean] == [0; 3]
+    }
+
     /// Returns whether a push causes the next attempt.
     pub fn pushed(&self) -> bool {
         self.pushed

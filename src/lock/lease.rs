@@ -222,6 +222,31 @@ impl HandoverStreak {
         }
     }
 
+    /// Returns when the chain began and when the last pause did, if nothing else is known. None: there is more.
+    pub fn rests(&self) -> Option<(Time, Option<Time>)> {
+        let Self {
+            handovers: 0,
+            waited: 0,
+            since,
+            paused_at,
+            pausing: false,
+            rivals: 0,
+        } = *self
+        else {
+            return None;
+        };
+        Some((since, paused_at))
+    }
+
+    /// Goes on from what [`HandoverStreak::rests`] returned.
+    pub fn resumed(since: Time, paused_at: Option<Time>) -> Self {
+        Self {
+            since,
+            paused_at,
+            ..Self::default()
+        }
+    }
+
     /// Records that another owner holds the lock.
     pub fn found_held(&mut self) {
         self.pausing = false;

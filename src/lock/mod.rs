@@ -19,5 +19,5 @@ pub mod store_request;
 pub mod wait_queue;
 
 pub use event::*;
-pub use queue::{BELIEF_MS, LAST_LOOK_PART, Queue, Snapshot};
+pub use queue::{BELIEF_MS, LAST_LOOK_PART, Queue, Resting, Snapshot};
 pub use store_request::*;

@@ -54,6 +54,7 @@ mod pending_ops;
 mod recovery;
 mod releases;
 mod renewal;
+mod resting;
 mod rights;
 mod store_replies;
 mod store_requests;
@@ -67,6 +68,7 @@ use in_flight::{Dirty, InFlight, NOT_NOW_PAUSE_MS};
 use links::CutOff;
 use pending_ops::{PendingOp, PendingOps};
 pub use recovery::LAST_LOOK_PART;
+pub use resting::Resting;
 use rights::Rights;
 use unsure::Maker;
 

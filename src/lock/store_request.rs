@@ -1,5 +1,7 @@
 //! The requests of the state machine to the store, and the store's replies.
 
+use std::num::NonZeroU64;
+
 use bytes::Bytes;
 
 use super::event::{Dead, Token, UserId};
@@ -8,9 +10,22 @@ use super::event::{Dead, Token, UserId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoreRequestId(pub u64);
 
-/// One connection to the store, from open to close. A new connection has a new number.
+/// One connection to the store, from open to close. A new connection has a new number. It is kept as the number plus one,
+/// so that an `Option<LinkId>` takes no more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(pub u64);
+pub struct LinkId(NonZeroU64);
+
+impl LinkId {
+    /// Returns the connection with this number.
+    pub const fn new(number: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(number))
+    }
+
+    /// Returns its number.
+    pub const fn number(self) -> u64 {
+        self.0.get() - 1
+    }
+}
 
 /// The moment at which the key expires, in milliseconds since 1970 on the store's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -157,7 +157,12 @@ pub struct WaitQueue {
 #[derive(Debug, Default)]
 pub struct Waiters {
     places: Option<Box<WaitQueue>>,
-    /// What outlives the places.
+    numbering: Numbering,
+}
+
+/// What outlives the places at a lock.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Numbering {
     next: WaiterId,
     tokens_change: bool,
 }
@@ -179,7 +184,23 @@ impl Waiters {
     /// Frees the memory if there are no places.
     pub fn settle(&mut self) {
         if let Some(places) = self.places.take_if(|places| places.is_idle()) {
-            (self.next, self.tokens_change) = (places.next, places.tokens_change);
+            self.numbering = Numbering {
+                next: places.next,
+                tokens_change: places.tokens_change,
+            };
+        }
+    }
+
+    /// Returns what is to be kept if there are no places. None: there are.
+    pub fn rests(&self) -> Option<Numbering> {
+        self.places.is_none().then_some(self.numbering)
+    }
+
+    /// Goes on without places.
+    pub fn resumed(numbering: Numbering) -> Self {
+        Self {
+            places: None,
+            numbering,
         }
     }
 }
@@ -196,8 +217,8 @@ impl DerefMut for Waiters {
     fn deref_mut(&mut self) -> &mut WaitQueue {
         self.places.get_or_insert_with(|| {
             Box::new(WaitQueue {
-                next: self.next,
-                tokens_change: self.tokens_change,
+                next: self.numbering.next,
+                tokens_change: self.numbering.tokens_change,
                 ..WaitQueue::default()
             })
         })

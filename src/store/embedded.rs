@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The one "connection" to the memory of this process.
-const LINK: LinkId = LinkId(0);
+const LINK: LinkId = LinkId::new(0);
 
 /// Longest sleep of the sweeper. Its timer stops while the machine is suspended; the deadlines do not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);

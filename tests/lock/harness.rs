@@ -15,6 +15,7 @@
 //! | `push`, `push 2`, `tracking_lost` | the store's connection 1, or 2, tells of a change, or breaks |
 //! | `linked 2` | the store has a connection for user 2 again |
 //! | `after 5` | 5 ms later, with all timers on the way |
+//! | `rests`, `idle` | no event: whether only a held lock is left, or nothing |
 //! | `within` | no event: for how many milliseconds the latest store request may wait for a connection |
 
 use std::collections::HashMap;
@@ -46,6 +47,8 @@ pub(crate) const LEASE_MS: u64 = 30_000;
 
 pub(crate) struct Harness {
     pub(crate) queue: Queue,
+    /// After the last event nothing was left to do but to hold the lock.
+    rests: bool,
     now: Time,
     settings: Settings,
     asked: Option<StoreRequestId>,
@@ -78,6 +81,7 @@ impl Harness {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
             queue: Queue::new(1),
+            rests: false,
             now: Time::from_millis(1_000_000),
             settings,
             asked: None,
@@ -107,6 +111,9 @@ impl Harness {
         if line == "within" {
             return self.within_ms.to_string();
         }
+        if line == "rests" {
+            return self.rests.to_string();
+        }
         if line == "idle" {
             return self.queue.is_idle().to_string();
         }
@@ -118,6 +125,7 @@ impl Harness {
         let mut todo = Vec::new();
         self.queue
             .handle(self.now, event, &self.settings, &mut todo);
+        self.rests = rests(&mut self.queue, self.now);
         let told: Vec<String> = todo
             .iter()
             .map(|action| self.told(action))
@@ -145,11 +153,11 @@ impl Harness {
         let user = user_of(words);
         match *words {
             ["push", ..] => Event::Changed {
-                link: LinkId(words.get(1).map_or(1, |n| n.parse().unwrap())),
+                link: LinkId::new(words.get(1).map_or(1, |n| n.parse().unwrap())),
             },
             ["taken"] => Event::Taken,
             ["tracking_lost"] => Event::TrackingLost {
-                link: LinkId(1),
+                link: LinkId::new(1),
                 ask_at: self.now,
             },
             [number, "undelivered", token] => {
@@ -310,7 +318,7 @@ impl Harness {
             not_after: deadline(at + 1),
             or_at: deadline(at + 1).and(deadline(at + 2)),
         });
-        let armed = (told && !polled).then_some(LinkId(self.link));
+        let armed = (told && !polled).then_some(LinkId::new(self.link));
         let store_request = self.asked.take().expect("a question is on its way");
         Event::StoreReplied {
             store_request,
@@ -498,4 +506,21 @@ fn token_of(name: &str) -> Token {
 
 fn name_of(token: &Token) -> String {
     String::from_utf8_lossy(token.as_bytes()).into_owned()
+}
+
+/// Puts a queue to rest and wakes it, as the driver does. Returns whether it rests. Nobody can tell.
+pub(crate) fn rests(queue: &mut Queue, now: Time) -> bool {
+    let seen = |queue: &Queue| {
+        let holder = queue.holder(now).map(|(token, left)| (token.clone(), left));
+        let times = (queue.wake_at(), queue.held_since());
+        (times, holder, queue.snapshot(now), queue.needs())
+    };
+    let before = seen(queue);
+    let resting = queue.rest();
+    let rests = resting.is_some();
+    if let Some(resting) = resting {
+        *queue = resting.wake(1);
+    }
+    assert_eq!(seen(queue), before);
+    rests
 }

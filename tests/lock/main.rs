@@ -13,6 +13,7 @@ mod orphaned_grants;
 mod pending_ops;
 mod properties;
 mod recovery;
+mod resting;
 mod scenarios;
 mod sessions;
 mod simulator;

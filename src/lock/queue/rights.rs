@@ -65,6 +65,25 @@ impl Replied {
 }
 
 impl Rights {
+    /// Returns when the store last replied to this user on this connection, if no more is known. None: more is.
+    pub(super) fn rests(&self, user: UserId, link: Option<LinkId>) -> Option<Option<Time>> {
+        match self.store_replied.0[..] {
+            _ if !self.unauthorized.is_empty() => None,
+            [] => Some(None),
+            [(of, (at, on))] => ((of, on) == (user, link)).then_some(Some(at)),
+            _ => None,
+        }
+    }
+
+    /// Goes on from what [`Rights::rests`] returned.
+    pub(super) fn resumed(user: UserId, link: Option<LinkId>, replied_at: Option<Time>) -> Self {
+        let replied = replied_at.map(|at| (user, (at, link)));
+        Self {
+            store_replied: Replied(replied.into_iter().collect()),
+            unauthorized: VecDeque::new(),
+        }
+    }
+
     /// Forgets the users whose connection ended: perhaps the user no longer exists.
     pub(super) fn tracking_lost(&mut self, link: LinkId) {
         self.store_replied

@@ -353,7 +353,7 @@ struct Keeper {
 impl Keeper {
     /// Opens a link, and checks whether Redis still has its data. None: the address has changed before that.
     async fn open(&mut self, route: &mut Route) -> Result<Option<Met>, NoLink> {
-        let id = LinkId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
+        let id = LinkId::new(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let losses = self.subject.data_loss.losses();
         let opened = tokio::select! {
             opened = handshake::open(&self.subject, id, self.previous.as_ref()) => opened?,

@@ -102,7 +102,7 @@ impl SentRequest {
             id: StoreRequestId(0),
             form,
             sent_at: Time::default(),
-            link: LinkId(0),
+            link: LinkId::new(0),
             tells: true,
         }
     }

@@ -6,6 +6,7 @@ use super::{
     network::Port,
     world::{Ev, World},
 };
+use crate::harness::rests;
 
 /// The clock of a gate: it has a zero and a pace of its own.
 #[derive(Debug, Clone, Copy, Default)]
@@ -163,6 +164,7 @@ impl World {
             let mut todo = Vec::new();
             if let Some(queue) = &mut self.gates[gate].queue {
                 queue.handle(time, event, &self.day.settings, &mut todo);
+                rests(queue, time);
             }
             for action in todo {
                 match action {

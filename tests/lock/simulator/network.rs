@@ -101,7 +101,7 @@ impl Port {
 }
 
 fn index(link: LinkId) -> usize {
-    usize::try_from(link.0).unwrap() - 1
+    usize::try_from(link.number()).unwrap() - 1
 }
 
 impl World {
@@ -130,7 +130,7 @@ impl World {
             sent_at: 0,
             answered_at: 0,
         });
-        LinkId(self.links.len() as u64)
+        LinkId::new(self.links.len() as u64)
     }
 
     // ── asking ───────────────────────────────────────────────────────────────────────────────
@@ -464,7 +464,7 @@ impl World {
         let Some(link) = self.unplug(gate) else {
             return;
         };
-        self.tell(|| format!("the connection {} of gate {gate} breaks", link.0));
+        self.tell(|| format!("the connection {} of gate {gate} breaks", link.number()));
         self.totals.breaks += 1;
         self.connect_later(gate);
         self.unlocks_again(gate);
@@ -516,7 +516,7 @@ impl World {
                 old.killed |= old.gate == gate && old.life == life && !old.alive;
             }
         }
-        self.tell(|| format!("gate {gate} has a new connection, {}", link.0));
+        self.tell(|| format!("gate {gate} has a new connection, {}", link.number()));
         let (epoch, now) = (self.store.epoch, self.now);
         let known = self.gates[gate].port.epoch.replace(epoch);
         let writes_back = self.day.settings.write_back != WriteBack::Off;

@@ -1,0 +1,117 @@
+//! A queue at rest: its lease is held, nobody waits, and nothing is under way. Most held locks are like this most of the
+//! time, so only what a queue needs to go on from there is kept of them, in half of the memory.
+//!
+//! [`Queue::rest`] takes every field of the queue apart, so that none can be forgotten. It may drop what only serves to
+//! be fair among those who want something.
+
+use super::{CachedHolder, HandoverStreak, Lease, LinkId, Queue, Rights, Time, Waiters};
+use crate::lock::wait_queue::Numbering;
+
+/// A queue at rest. The next event wakes it.
+#[derive(Debug, Clone)]
+pub struct Resting {
+    lease: Lease,
+    /// The cached holder is the holder of the lease; what else is known of it, as in [`CachedHolder`].
+    since: Time,
+    expires_latest: Option<Time>,
+    until: Time,
+    /// When the store last replied to a request of the lease's user on the connection that pushes changes.
+    replied_at: Option<Time>,
+    armed: Option<LinkId>,
+    /// When the chain of handovers began that the lease may begin, and the last pause, as in [`HandoverStreak`].
+    chain_since: Time,
+    paused_at: Option<Time>,
+    numbering: Numbering,
+    store_requests: u64,
+    held_at: Time,
+    grace_until: Time,
+}
+
+impl Queue {
+    /// Puts the queue to rest if it has nothing to do but to hold a lease. None: it has more, and is unchanged.
+    pub fn rest(&mut self) -> Option<Resting> {
+        let Self {
+            waiters,
+            ops,
+            in_flight: None,
+            cached_holder: cached_holder @ Some(_),
+            told_of: None,
+            lease: lease @ Some(_),
+            streak,
+            backoff,
+            rights,
+            cut_off,
+            armed,
+            trouble: None,
+            unacknowledged: None,
+            write_back_at: None,
+            write_backs_refused: 0,
+            watch: None,
+            dead_holder: None,
+            alive_again: None,
+            late,
+            unsure,
+            store_requests,
+            held_at,
+            grace_until,
+        } = self
+        else {
+            return None;
+        };
+        let owner = lease.as_ref()?;
+        let numbering = waiters.rests()?;
+        let (chain_since, paused_at) = streak.rests()?;
+        let replied_at = rights.rests(owner.user, *armed)?;
+        let is_idle = ops.is_empty() && late.is_empty() && unsure.is_empty() && !cut_off.any();
+        if !is_idle || !backoff.rests() {
+            return None;
+        }
+        let is_owner =
+            |it: &mut CachedHolder| it.user == Some(owner.user) && it.holder == owner.token;
+        let CachedHolder {
+            holder: _,
+            user: _,
+            since,
+            expires_latest,
+            until,
+        } = cached_holder.take_if(is_owner)?;
+        Some(Resting {
+            lease: lease.take()?,
+            since,
+            expires_latest,
+            until,
+            replied_at,
+            armed: *armed,
+            chain_since,
+            paused_at,
+            numbering,
+            store_requests: *store_requests,
+            held_at: *held_at,
+            grace_until: *grace_until,
+        })
+    }
+}
+
+impl Resting {
+    /// Wakes the queue. `seed` determines the jitter.
+    pub fn wake(self, seed: u64) -> Queue {
+        Queue {
+            waiters: Waiters::resumed(self.numbering),
+            cached_holder: Some(CachedHolder {
+                holder: self.lease.token.clone(),
+                user: Some(self.lease.user),
+                since: self.since,
+                expires_latest: self.expires_latest,
+                until: self.until,
+            }),
+            streak: HandoverStreak::resumed(self.chain_since, self.paused_at),
+            rights: Rights::resumed(self.lease.user, self.armed, self.replied_at),
+            armed: self.armed,
+            store_requests: self.store_requests,
+            held_at: self.held_at,
+            grace_until: self.grace_until,
+            lease: Some(self.lease),
+            ..Queue::new(seed)
+        }
+    }
+}
