@@ -139,7 +139,7 @@ impl Desk {
                         store_request: id,
                         store_reply: StoreReply {
                             outcome,
-                            armed: Some(LinkId(1)),
+                            armed: Some(LinkId::new(1)),
                             grace_ms: None,
                         },
                         dead: None,
@@ -202,7 +202,7 @@ fn gate_uncontended(bencher: Bencher) {
         token(1),
         LockName {
             database: 0,
-            key: Bytes::from_static(b"lock:123"),
+            key: b"lock:123".as_slice().into(),
         },
     );
     bencher.bench_local(|| {

@@ -100,9 +100,9 @@ impl Rules {
     }
 
     /// Returns the name of the lock with this key in Redis. `None`: no lock has this key.
-    pub fn lock_name(&self, key: &Bytes) -> Option<Bytes> {
+    pub fn lock_name<'a>(&self, key: &'a [u8]) -> Option<&'a [u8]> {
         let name = key.strip_prefix(&self.key_prefix[..])?;
-        (!name.is_empty()).then(|| key.slice(key.len() - name.len()..))
+        (!name.is_empty()).then_some(name)
     }
 
     /// Returns whether a request that [`plain_request`] found whole may be about a lock.

@@ -1,5 +1,7 @@
 //! What a client's command asks of one lock.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{
@@ -12,7 +14,7 @@ use crate::{lock::Token, resp::integer};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// The key of the lock.
-    pub key: Bytes,
+    pub key: Arc<[u8]>,
     /// The request.
     pub ask: Ask,
     /// The replies that the command has in Redis.
@@ -98,7 +100,7 @@ impl Shape {
     }
 
     fn new(key: &Bytes, ask: Ask, replies: Replies) -> Self {
-        let key = Bytes::copy_from_slice(key);
+        let key = Arc::from(&key[..]);
         Self { key, ask, replies }
     }
 

@@ -10,6 +10,8 @@
 pub mod glob;
 pub mod table;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use thiserror::Error;
 
@@ -74,7 +76,7 @@ pub enum Command {
     /// `LOCK` and `TRYLOCK`.
     Lock {
         /// The name of the lock.
-        key: Bytes,
+        key: Arc<[u8]>,
         /// The token to hold it with, of 1 to `token_bytes` bytes. `None`: lockgate generates one.
         token: Option<Token>,
         /// The lease in milliseconds, between the minimum and the maximum. `None`: the default.
@@ -93,7 +95,7 @@ pub enum Command {
     /// `RELOCK`.
     Relock {
         /// The name of the lock.
-        key: Bytes,
+        key: Arc<[u8]>,
         /// The token that should hold it: any bytes. One that is no valid token holds nothing.
         token: Token,
         /// The lease in milliseconds, between the minimum and the maximum. `None`: the default.
@@ -104,14 +106,14 @@ pub enum Command {
     /// `UNLOCK`.
     Unlock {
         /// The name of the lock.
-        key: Bytes,
+        key: Arc<[u8]>,
         /// The token that should hold it: any bytes. One that is no valid token holds nothing.
         token: Token,
     },
     /// `LOCKINFO`.
     LockInfo {
         /// The name of the lock.
-        key: Bytes,
+        key: Arc<[u8]>,
     },
     /// `LOCKS`.
     Locks {
@@ -124,7 +126,7 @@ pub enum Command {
 
 impl Command {
     /// Returns the name of the lock that the command is about.
-    pub(crate) fn key(&self) -> Option<&Bytes> {
+    pub(crate) fn key(&self) -> Option<&[u8]> {
         match self {
             Self::Lock { key, .. }
             | Self::Relock { key, .. }
@@ -254,13 +256,13 @@ fn lock(
     })
 }
 
-fn name_of_lock(key: &Bytes, bounds: &Bounds) -> Result<Bytes, CommandError> {
+fn name_of_lock(key: &Bytes, bounds: &Bounds) -> Result<Arc<[u8]>, CommandError> {
     if key.len() > bounds.key_bytes {
         return Err(CommandError::KeyTooLong {
             most: bounds.key_bytes,
         });
     }
-    Ok(Bytes::copy_from_slice(key))
+    Ok(Arc::from(&key[..]))
 }
 
 /// The unit of a lease.

@@ -23,7 +23,7 @@ fn sent(words: &str) -> Result<Command, String> {
 
 fn lock(token: Option<&str>, lease_ms: Option<u64>, wait_ms: Option<u64>) -> Command {
     Command::Lock {
-        key: Bytes::from_static(b"k"),
+        key: b"k".as_slice().into(),
         token: token.map(Token::new),
         lease_ms,
         wait_ms,
@@ -84,7 +84,7 @@ fn trylock(token: Option<&str>, lease: Option<u64>) -> Command {
 
 fn relock(token: &str, lease_ms: Option<u64>) -> Command {
     Command::Relock {
-        key: Bytes::from_static(b"k"),
+        key: b"k".as_slice().into(),
         token: Token::new(token),
         lease_ms,
         replicas: None,
@@ -93,7 +93,7 @@ fn relock(token: &str, lease_ms: Option<u64>) -> Command {
 
 fn unlock(token: &str) -> Command {
     Command::Unlock {
-        key: Bytes::from_static(b"k"),
+        key: b"k".as_slice().into(),
         token: Token::new(token),
     }
 }
@@ -147,13 +147,13 @@ fn valid_commands_are_parsed() {
         (
             "LOCKINFO k",
             Command::LockInfo {
-                key: Bytes::from_static(b"k"),
+                key: b"k".as_slice().into(),
             },
         ),
         (
             "LOCKINFO ",
             Command::LockInfo {
-                key: Bytes::from_static(b""),
+                key: Arc::default(),
             },
         ),
         ("LOCKS", locks(None, None)),
@@ -381,7 +381,7 @@ proptest! {
         match parse(&arguments, &BOUNDS) {
             Err(error) => prop_assert!(error.to_string().starts_with("ERR ")),
             Ok(Command::Lock { key, token, lease_ms, wait_ms, try_only, .. }) => {
-                prop_assert_eq!(&key, &arguments[1]);
+                prop_assert_eq!(&key[..], &arguments[1][..]);
                 prop_assert!(key.len() <= 32);
                 prop_assert!(token.is_none_or(|token| (1..=8).contains(&token.as_bytes().len())));
                 prop_assert!(lease_ms.is_none_or(|lease_ms| (10..=60_000).contains(&lease_ms)));
@@ -389,15 +389,15 @@ proptest! {
             }
             Ok(Command::Relock { key, token, lease_ms, replicas }) => {
                 prop_assert!(replicas.is_none_or(|replicas| replicas <= REPLICAS));
-                prop_assert_eq!(&key, &arguments[1]);
+                prop_assert_eq!(&key[..], &arguments[1][..]);
                 prop_assert_eq!(token.as_bytes(), &arguments[2]);
                 prop_assert!(lease_ms.is_none_or(|lease_ms| (10..=60_000).contains(&lease_ms)));
             }
             Ok(Command::Unlock { key, token }) => {
-                prop_assert_eq!(&key, &arguments[1]);
+                prop_assert_eq!(&key[..], &arguments[1][..]);
                 prop_assert_eq!(token.as_bytes(), &arguments[2]);
             }
-            Ok(Command::LockInfo { key }) => prop_assert_eq!(&key, &arguments[1]),
+            Ok(Command::LockInfo { key }) => prop_assert_eq!(&key[..], &arguments[1][..]),
             Ok(Command::Locks { count, .. }) => prop_assert_ne!(count, Some(0)),
         }
     }

@@ -176,7 +176,7 @@ mod tests {
     fn name(key: &'static str) -> LockName {
         LockName {
             database: 0,
-            key: key.into(),
+            key: key.as_bytes().into(),
         }
     }
 

@@ -427,7 +427,7 @@ impl Gate {
     /// Returns why the store does not reply to anonymous clients, where it knows: an error's text, without the
     /// leading `-`.
     pub fn trouble(&self, database: u32) -> Option<Bytes> {
-        let key = Bytes::new();
+        let key = Arc::default();
         self.store
             .trouble(&LockName { database, key }, UserId::ANONYMOUS)
     }
@@ -448,11 +448,11 @@ impl Gate {
         count: usize,
         most_bytes: usize,
         matches: impl Fn(&[u8]) -> bool,
-    ) -> Vec<Bytes> {
+    ) -> Vec<Arc<[u8]>> {
         let now = clock::now();
         let count = count.min(most_bytes / NAME_OVERHEAD_BYTES);
         // The top is the lock that would be shown last of those found so far.
-        let mut found: BinaryHeap<(Reverse<usize>, Bytes)> = BinaryHeap::new();
+        let mut found: BinaryHeap<(Reverse<usize>, Arc<[u8]>)> = BinaryHeap::new();
         for entry in &self.queues {
             let LockName { database: its, key } = entry.key();
             if *its != database || !matches(key) {
@@ -460,14 +460,14 @@ impl Gate {
             }
             let here = entry.queue(|it| it.snapshot(now));
             if here.waiters > 0 || here.held_here_ms.is_some() {
-                found.push((Reverse(here.waiters), key.clone()));
+                found.push((Reverse(here.waiters), Arc::clone(key)));
                 if found.len() > count {
                     found.pop();
                 }
             }
         }
         let mut left = most_bytes;
-        let fits = |name: &Bytes| {
+        let fits = |name: &Arc<[u8]>| {
             let after = left.checked_sub(name.len() + NAME_OVERHEAD_BYTES);
             left = after.unwrap_or(left);
             after.is_some()

@@ -42,7 +42,7 @@ pub trait Instance {
     /// The rules by which commands of Redis's own are about locks.
     fn rules(&self) -> Arc<Rules>;
     /// The token that holds the lock with this key, as far as this process knows.
-    fn token_of(&self, database: u32, key: &Bytes) -> Option<Token>;
+    fn token_of(&self, database: u32, key: &[u8]) -> Option<Token>;
 }
 
 /// The backend of one client.

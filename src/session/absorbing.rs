@@ -8,7 +8,10 @@
 //! - **Nothing waits behind a parked attempt.** The client's next command ends the parking. A release overtakes first,
 //!   since it may be the one that the attempt waits for.
 
-use std::hash::{BuildHasher, RandomState};
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
 
 use bytes::{Bytes, BytesMut};
 use tracing::{info, warn};
@@ -100,7 +103,7 @@ pub(super) fn recognise(
     let treatment = rules.treatment(key)?;
     let shape = || {
         let shape = Shape::of(command, rules.scripts(), database)?;
-        let key = rules.lock_name(&shape.key)?;
+        let key = rules.lock_name(&shape.key)?.into();
         if matches!(shape.ask, Ask::Extend { adds: true, .. }) && !rules.are_for_every_key() {
             // Redis knows what is left of the lease.
             return None;
@@ -237,7 +240,7 @@ impl Session {
     /// Checks whether the gate serves this request. The error is the reason why it does not, if that is worth a metric.
     fn may_absorb(&self, shape: &Shape) -> Result<(), Option<PassedReason>> {
         let (shared, bounds) = (&self.shared, &self.shared.bounds);
-        let name = self.name(shape.key.clone());
+        let name = self.name(Arc::clone(&shape.key));
         let is_token = |token: &Token| (1..=bounds.token_bytes).contains(&token.as_bytes().len());
         if !self.backend.takes_absorbed_commands() {
             return Err(Some(PassedReason::Transaction));
@@ -300,7 +303,7 @@ impl Session {
         if let Some(reason) = reason {
             self.shared.absorb_metrics().passed(reason);
         }
-        self.last_passed = Some(absorbed.shape.key.clone());
+        self.last_passed = Some(Arc::clone(&absorbed.shape.key));
         self.fall_open(absorbed, None);
     }
 
@@ -344,7 +347,7 @@ impl Session {
                 returns: absorbed.treatment == Treatment::Park,
             }),
         };
-        let name = self.name(absorbed.shape.key.clone());
+        let name = self.name(Arc::clone(&absorbed.shape.key));
         let pending = self.shared.gate.lock(&self.who, name, &wish);
         self.turn = Turn::Running(match parks {
             true => Running::passable(pending, Some(absorbed), true),
@@ -356,7 +359,7 @@ impl Session {
         if absorbed.treatment == Treatment::Try || absorbed.park_ms == 0 {
             return None;
         }
-        let name = self.name(absorbed.shape.key.clone());
+        let name = self.name(Arc::clone(&absorbed.shape.key));
         let returns = self.shared.gate.keeps_place(&name, self.who.user, token);
         let may_block_holder = !self.is_shared && self.connected.is_holders_only(now);
         let is_fair = !may_block_holder || self.probe_at <= now;
@@ -375,7 +378,7 @@ impl Session {
     /// Starts a release or an extension. `None`: the gate has nothing to do with it.
     pub(super) fn start_absorbed(&self, shape: &Shape) -> Option<Pending> {
         let (gate, who) = (&self.shared.gate, &self.who);
-        let name = self.name(shape.key.clone());
+        let name = self.name(Arc::clone(&shape.key));
         if !self.is_admitted() || self.may_absorb(shape).is_err() {
             return None;
         }
@@ -542,7 +545,12 @@ impl Session {
             _ => false,
         };
         let is_attempt = matches!(shape.ask, Ask::Acquire { .. });
-        is_cut_off && is_attempt && self.shared.gate.has_lease(&self.name(shape.key.clone()))
+        is_cut_off
+            && is_attempt
+            && self
+                .shared
+                .gate
+                .has_lease(&self.name(Arc::clone(&shape.key)))
     }
 
     /// Lets Redis execute a command of which the gate has done nothing. Without a Redis it gets an error, or the reply

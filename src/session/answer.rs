@@ -1,5 +1,7 @@
 //! The replies to lock commands, in the client's protocol.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::{
@@ -42,7 +44,7 @@ pub(crate) fn refusal(out: &mut BytesMut, protocol: Protocol, refusal: &Refusal)
 }
 
 /// Writes the reply to `LOCKS`: names.
-pub(crate) fn locks(out: &mut BytesMut, protocol: Protocol, names: &[Bytes]) {
+pub(crate) fn locks(out: &mut BytesMut, protocol: Protocol, names: &[Arc<[u8]>]) {
     let mut writer = Writer::new(out, protocol);
     writer.array(names.len());
     names.iter().for_each(|name| writer.bulk(name));

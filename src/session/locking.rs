@@ -69,7 +69,7 @@ impl Session {
             if self.draining {
                 return Err(SHUTDOWN.to_owned());
             }
-            if self.shared.gate.is_reserved(&self.name(key.clone())) {
+            if self.shared.gate.is_reserved(&self.name(Arc::clone(key))) {
                 return Err(error::RESERVED.to_owned());
             }
             self.check_session(&command)?;
@@ -134,7 +134,7 @@ impl Session {
         if is_full
             && !self
                 .bound_leases
-                .has(&self.name(key.clone()), token.as_ref())
+                .has(&self.name(Arc::clone(key)), token.as_ref())
         {
             counters.refused_sessions.count();
             return Err(error::TOO_MANY_SESSIONS.to_owned());
@@ -214,7 +214,7 @@ impl Session {
             Request::Command(command @ Command::Lock { key, .. }) => {
                 let may = self.is_admitted()
                     && !self.draining
-                    && !self.shared.gate.is_reserved(&self.name(key.clone()));
+                    && !self.shared.gate.is_reserved(&self.name(Arc::clone(key)));
                 may.then(|| self.acquire(command, None)).flatten()
             }
             Request::Command(command) => self.start(command),
@@ -257,12 +257,12 @@ impl Session {
     }
 
     /// Returns whether a lock of that name can have been granted to the token.
-    fn may_hold(&self, key: &Bytes, token: &Token) -> bool {
+    fn may_hold(&self, key: &Arc<[u8]>, token: &Token) -> bool {
         (1..=self.shared.bounds.token_bytes).contains(&token.as_bytes().len())
-            && !self.shared.gate.is_reserved(&self.name(key.clone()))
+            && !self.shared.gate.is_reserved(&self.name(Arc::clone(key)))
     }
 
-    pub(super) fn name(&self, key: Bytes) -> LockName {
+    pub(super) fn name(&self, key: Arc<[u8]>) -> LockName {
         LockName {
             database: self.backend.database(),
             key,

@@ -90,7 +90,7 @@ pub(crate) struct Started {
 
 /// The command at the front, whose reply is pending.
 pub(super) struct AtFront<'a> {
-    pub(super) key: &'a Bytes,
+    pub(super) key: &'a [u8],
     pub(super) token: &'a Token,
     /// No acquisition behind it starts before its reply.
     pub(super) holds_up: bool,
@@ -491,7 +491,7 @@ impl Kept {
 
 impl Request {
     /// Returns the lock that the request names.
-    fn key(&self) -> Option<&Bytes> {
+    fn key(&self) -> Option<&[u8]> {
         match self {
             Self::Command(command) => command.key(),
             Self::Absorbed(shape) => Some(&shape.key),
@@ -499,7 +499,7 @@ impl Request {
     }
 
     /// Returns the lock and the token that the request names.
-    fn whose(&self) -> Option<(&Bytes, &Token)> {
+    fn whose(&self) -> Option<(&[u8], &Token)> {
         match self {
             Self::Command(command) => whose(command),
             Self::Absorbed(Shape { key, ask, .. }) => match ask {
@@ -567,9 +567,9 @@ fn command_of(frame: &Bytes, bounds: &Bounds) -> Option<Command> {
 }
 
 /// Returns the lock and the token that a command names.
-fn whose(command: &Command) -> Option<(&Bytes, &Token)> {
+fn whose(command: &Command) -> Option<(&[u8], &Token)> {
     match command {
-        Command::Lock { key, token, .. } => token.as_ref().map(|token| (key, token)),
+        Command::Lock { key, token, .. } => token.as_ref().map(|token| (&key[..], token)),
         Command::Unlock { key, token } | Command::Relock { key, token, .. } => Some((key, token)),
         Command::LockInfo { .. } | Command::Locks { .. } => None,
     }

@@ -21,7 +21,6 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
 use tokio::time::Sleep;
 use tracing::warn;
 
@@ -82,7 +81,7 @@ pub(crate) struct Session {
     /// When to try again whether tasks share it.
     probe_at: Time,
     /// The lock of the previous absorbed command that passed to Redis.
-    last_passed: Option<Bytes>,
+    last_passed: Option<Arc<[u8]>>,
     admitted: Option<Admitted>,
     /// The new check of an admitted client whose server is gone.
     recheck: Option<Later<Admission>>,

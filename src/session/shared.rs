@@ -149,7 +149,7 @@ impl Shared {
         database: u32,
         pattern: Option<Bytes>,
         count: Option<usize>,
-    ) -> Vec<Bytes> {
+    ) -> Vec<Arc<[u8]>> {
         let pattern = pattern.map(|pattern| Pattern::new(&pattern));
         let matches = |name: &[u8]| pattern.as_ref().is_none_or(|it| it.matches(name));
         let (count, most_bytes) = (count.unwrap_or(LOCKS_COUNT), self.limits.relay_bytes);
@@ -212,8 +212,8 @@ impl Instance for Shared {
         self.live.rules()
     }
 
-    fn token_of(&self, database: u32, key: &Bytes) -> Option<Token> {
-        let key = self.live.rules().lock_name(key)?;
+    fn token_of(&self, database: u32, key: &[u8]) -> Option<Token> {
+        let key = self.live.rules().lock_name(key)?.into();
         let (token, _) = self.gate.holder(&LockName { database, key })?;
         Some(token)
     }

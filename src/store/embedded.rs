@@ -389,7 +389,7 @@ mod tests {
     fn from_its_deadline_on_a_lock_is_free_to_every_question() {
         let name = LockName {
             database: 0,
-            key: "a".into(),
+            key: b"a".as_slice().into(),
         };
         let (user, me, only_if) = (USER, token("me"), None);
         let ask = |lease_ms| StoreRequest::Acquire {
@@ -451,7 +451,7 @@ mod tests {
         for number in 0..5_000_u64 {
             let name = LockName {
                 database: 0,
-                key: number.to_string().into(),
+                key: number.to_string().into_bytes().into(),
             };
             let ask = StoreRequest::Acquire {
                 user,

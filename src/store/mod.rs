@@ -24,7 +24,7 @@ pub struct LockName {
     /// The database's number.
     pub database: u32,
     /// The name as clients send it.
-    pub key: Bytes,
+    pub key: Arc<[u8]>,
 }
 
 /// The state of a lock, read without changing it.

@@ -393,7 +393,7 @@ pub(crate) fn lock(key: impl AsRef<[u8]>) -> LockName {
 pub(crate) fn lock_in(database: u32, key: impl AsRef<[u8]>) -> LockName {
     LockName {
         database,
-        key: Bytes::copy_from_slice(key.as_ref()),
+        key: key.as_ref().into(),
     }
 }
 

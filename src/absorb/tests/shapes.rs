@@ -2,7 +2,7 @@ use super::*;
 
 fn acquire(lease_ms: u64) -> Option<Shape> {
     Some(Shape {
-        key: Bytes::from("k"),
+        key: b"k".as_slice().into(),
         ask: Ask::Acquire {
             token: crate::lock::Token::new("mine"),
             lease_ms,
@@ -14,7 +14,7 @@ fn acquire(lease_ms: u64) -> Option<Shape> {
 
 fn release() -> Option<Shape> {
     Some(Shape {
-        key: Bytes::from("k"),
+        key: b"k".as_slice().into(),
         ask: Ask::Release {
             token: crate::lock::Token::new("mine"),
         },
@@ -103,7 +103,10 @@ fn only_leases_that_redis_reads_are_recognised() {
 fn deletions_are_recognised() {
     for name in ["DEL", "del", "UNLINK", "Unlink"] {
         let shape = sent(&format!("{name} k")).unwrap();
-        assert_eq!((shape.ask, shape.key), (Ask::Delete, Bytes::from("k")));
+        assert_eq!(
+            (shape.ask, shape.key),
+            (Ask::Delete, b"k".as_slice().into())
+        );
         assert_eq!(sent(&format!("{name} k j")), None);
         assert_eq!(sent(name), None);
     }

@@ -78,8 +78,8 @@ impl Instance for Alone {
         Arc::clone(&ALL_RULES)
     }
 
-    fn token_of(&self, database: u32, key: &Bytes) -> Option<Token> {
-        (database == 3 && key == "held").then(|| Token::new("mine"))
+    fn token_of(&self, database: u32, key: &[u8]) -> Option<Token> {
+        (database == 3 && key == b"held").then(|| Token::new("mine"))
     }
 }
 

@@ -285,7 +285,7 @@ async fn a_grant_that_reaches_nobody_is_counted_and_its_lease_ends() {
     };
     let name = LockName {
         database: 0,
-        key: "k".into(),
+        key: b"k".as_slice().into(),
     };
     let wish = LockOptions {
         asked_at: crate::clock::now(),

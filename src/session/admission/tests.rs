@@ -356,7 +356,7 @@ async fn an_extension_waits_for_the_check_by_the_next_server_but_a_release_does_
     std::fs::remove_file(&path).unwrap();
     let told = timeout(SOON, place.asked.recv()).await.unwrap().unwrap();
     let holder = |key: &'static str| {
-        let key = Bytes::from_static(key.as_bytes());
+        let key = key.as_bytes().into();
         place.shared.gate.holder(&LockName { database: 0, key })
     };
     // Both would overtake the LOCK that waits, one after the other.

@@ -193,7 +193,7 @@ impl Acker {
 
     /// Reports that an acquisition of the lock with this key waits for replicas.
     pub(super) fn taken(&self, key: &[u8]) {
-        if let Some(name) = self.subject.lock_of(Bytes::copy_from_slice(key)) {
+        if let Some(name) = self.subject.lock_of(key) {
             self.subject.listener.taken(&name);
         }
     }

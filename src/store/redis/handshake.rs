@@ -64,11 +64,11 @@ pub(super) struct Subject {
 
 impl Subject {
     /// Returns the lock with this key in Redis. None: the key lacks the prefix of locks.
-    pub(super) fn lock_of(&self, key: impl Into<Bytes>) -> Option<LockName> {
-        let (key, prefix) = (key.into(), &self.settings.key_prefix);
-        key.starts_with(prefix).then(|| LockName {
+    pub(super) fn lock_of(&self, key: &[u8]) -> Option<LockName> {
+        let name = key.strip_prefix(&self.settings.key_prefix[..])?;
+        Some(LockName {
             database: self.database,
-            key: key.slice(prefix.len()..),
+            key: name.into(),
         })
     }
 }
@@ -557,7 +557,7 @@ fn told(subject: &Subject, id: LinkId, key: Value) {
         // Other instances change these keys, and no lock has such a name.
         return;
     }
-    if let Some(name) = subject.lock_of(key) {
+    if let Some(name) = subject.lock_of(&key) {
         subject.listener.changed(id, &name);
     }
 }

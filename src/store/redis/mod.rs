@@ -154,9 +154,9 @@ impl RedisStore {
         Ok(Arc::clone(&entry))
     }
 
-    fn key(&self, name: &LockName) -> Bytes {
+    fn key(&self, name: &LockName) -> Arc<[u8]> {
         if self.settings.key_prefix.is_empty() {
-            return name.key.clone();
+            return Arc::clone(&name.key);
         }
         [&self.settings.key_prefix[..], &name.key[..]]
             .concat()

@@ -95,9 +95,9 @@ impl SentRequest {
 
     #[cfg(test)]
     fn new(key: &'static str, store_request: crate::lock::StoreRequest, form: Form) -> Self {
-        let key = bytes::Bytes::from_static(key.as_bytes());
+        let key = Arc::<[u8]>::from(key.as_bytes());
         Self {
-            request: Request::new(key.clone(), store_request, 0),
+            request: Request::new(Arc::clone(&key), store_request, 0),
             name: LockName { database: 0, key },
             id: StoreRequestId(0),
             form,

@@ -22,7 +22,7 @@
 //! - Nil says that the lock is free.
 //! - `RELEASE` returns 1 or 0.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use redis::{Script, ServerError, Value};
@@ -113,7 +113,7 @@ pub(super) const FENCE_CEILING: u64 = (1 << 53) - (1 << 48);
 /// A request in flight: how to write it, and how to read its reply.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
-    key: Bytes,
+    key: Arc<[u8]>,
     store_request: StoreRequest,
     /// A new fence will be at least this.
     floor: u64,
@@ -160,7 +160,7 @@ pub(super) enum Reading {
 
 impl Request {
     /// Creates the request for the lock with this key. A new fence will be at least `floor`.
-    pub(super) fn new(key: Bytes, store_request: StoreRequest, floor: u64) -> Self {
+    pub(super) fn new(key: Arc<[u8]>, store_request: StoreRequest, floor: u64) -> Self {
         Self {
             key,
             store_request,
@@ -322,7 +322,7 @@ impl Request {
             mark: Mark::None,
             replicas: self.replicas(),
         };
-        Some(Self::new(self.key.clone(), extension, 0))
+        Some(Self::new(Arc::clone(&self.key), extension, 0))
     }
 
     /// Returns the release that takes back what a strict acquisition just took: the script would take the token for that
@@ -342,13 +342,13 @@ impl Request {
             token: token.clone(),
             only_if: None,
         };
-        Some(Self::new(self.key.clone(), release, 0))
+        Some(Self::new(Arc::clone(&self.key), release, 0))
     }
 
     /// Returns a request that only reads the holder of the same lock.
     pub(super) fn to_check(&self) -> Self {
         let user = self.store_request.user();
-        Self::new(self.key.clone(), StoreRequest::Check { user }, 0)
+        Self::new(Arc::clone(&self.key), StoreRequest::Check { user }, 0)
     }
 
     /// Returns the number of replicas that have to acknowledge what the request grants.
