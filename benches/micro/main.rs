@@ -10,7 +10,6 @@ use std::{
     task::{Context, Waker},
 };
 
-use bytes::Bytes;
 use divan::Bencher;
 use lockgate::{
     Config, clock,
