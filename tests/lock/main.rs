@@ -7,6 +7,7 @@ mod acknowledgements;
 mod attempts;
 mod fences;
 mod harness;
+mod kept_places;
 mod leases;
 mod metrics;
 mod orphaned_grants;
