@@ -164,7 +164,7 @@ impl World {
             let mut todo = Vec::new();
             if let Some(queue) = &mut self.gates[gate].queue {
                 queue.handle(time, event, &self.day.settings, &mut todo);
-                rests(queue, time);
+                rests(queue);
             }
             for action in todo {
                 match action {
