@@ -72,6 +72,8 @@ pub struct Lease {
     pub renewal_unknown: bool,
     /// The store pushed a change, and no reply has shown since what it was.
     pub changed: bool,
+    /// The acquisition did not read the key: the store will push no change.
+    pub bare: bool,
     /// When to check whether the lease still stands: a push came, or may have been lost.
     pub check_at: Option<Time>,
 }

@@ -76,9 +76,9 @@ pub enum StoreRequest {
         fence: Fence,
         /// The deadline that the key has if the token holds the lock by a grant of this instance.
         expects: Option<Deadline>,
-        /// Nothing is known of the lock, which is then most likely free. The store may take it in a way that is cheap if it
-        /// is free, and dear if it is held.
-        likely_free: bool,
+        /// Nothing is known of the lock, and no client needs pushes about it while the token holds it. The store may
+        /// take the lock in the cheapest way, and the reply may leave `fresh` false.
+        bare: bool,
         /// A token that holds the lock already is refused. `expects` is none, and there is no fence.
         strict: bool,
         /// The number of replicas that have to acknowledge the grant. If fewer do in time, the outcome is

@@ -398,7 +398,7 @@ mod tests {
             lease_ms,
             fence: Fence::No,
             expects: None,
-            likely_free: false,
+            bare: false,
             strict: false,
             replicas: 0,
         };
@@ -459,7 +459,7 @@ mod tests {
                 lease_ms: 1 + number % 7,
                 fence: Fence::No,
                 expects: None,
-                likely_free: false,
+                bare: false,
                 strict: false,
                 replicas: 0,
             };

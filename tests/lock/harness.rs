@@ -410,11 +410,13 @@ fn told_question(store_request: &StoreRequest) -> String {
             lease_ms,
             fence,
             expects,
+            bare,
             strict,
             replicas,
             ..
         } => format!(
-            "{}acquire {}{}{}{}{}",
+            "{}{}acquire {}{}{}{}{}",
+            if *bare { "bare " } else { "" },
             if *strict { "strict " } else { "" },
             name_of(token),
             lease(lease_ms),

@@ -1,6 +1,8 @@
 //! Leases after lost replies, broken connections and undelivered grants; tables as in `scenarios`.
 
-use crate::harness::{Harness, SETTINGS, scenario};
+use lockgate::lock::{Settings, WriteBack};
+
+use crate::harness::{Harness, SETTINGS, scenario, scenario_with};
 
 /// Found by the simulator: what was told of a change must not be dropped with a store request.
 #[test]
@@ -85,6 +87,36 @@ fn a_lock_read_on_a_broken_connection_is_read_again() {
     assert_eq!(harness.happen("unknown"), "release x");
     harness.link = 2;
     assert_eq!(harness.happen("not held"), "2 Upstream; acquire b");
+}
+
+/// The first acquisition of a plain lock that is not written back costs Redis a bare `SET`. Who waits
+/// then has the lock looked at.
+#[test]
+fn a_lease_without_write_back_is_taken_bare_until_a_client_waits() {
+    let settings = Settings {
+        write_back: WriteBack::Off,
+        ..SETTINGS
+    };
+    scenario_with(
+        settings,
+        &[
+            ("1 lock a", "bare acquire a"),
+            ("again 0 polled", "1 granted a"),
+            ("2 lock b", "acquire b"),
+            ("held a 29000", ""),
+            ("3 lock c", ""),
+            ("4 unlock a", "hand a to b"),
+            ("granted 8", "4 Done; 2 granted b"),
+        ],
+    );
+    for options in ["fence", "session", "named"] {
+        let mut harness = Harness::new(settings);
+        assert!(
+            harness
+                .happen(&format!("1 lock a {options}"))
+                .starts_with("acquire a")
+        );
+    }
 }
 
 /// A token that lockgate made can be in use nowhere else, so it is given away whatever its deadline is

@@ -445,8 +445,8 @@ fn write_back_is_a_setting() {
         ..SETTINGS
     };
     let plain: [(&str, &str); 3] = [
-        ("1 lock a", "acquire a"),
-        ("granted 7", "1 granted a"),
+        ("1 lock a", "bare acquire a"),
+        ("again 0 polled", "1 granted a"),
         ("data_lost", "check"),
     ];
     scenario_with(with(WriteBack::Off), &plain);

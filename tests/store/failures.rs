@@ -274,7 +274,7 @@ async fn a_request_that_was_given_up_is_not_sent_later() {
         lease_ms: LONG,
         fence: Fence::No,
         expects: None,
-        likely_free: false,
+        bare: false,
         strict: false,
         replicas: 0,
     };

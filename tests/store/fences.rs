@@ -24,7 +24,7 @@ async fn ask_for(
         lease_ms: LONG,
         fence,
         expects,
-        likely_free: false,
+        bare: false,
         strict: false,
         replicas: 0,
     };

@@ -376,7 +376,7 @@ pub(crate) fn ask_as(user: UserId, holder: &str, lease_ms: u64) -> StoreRequest 
         lease_ms,
         fence: Fence::No,
         expects: None,
-        likely_free: true,
+        bare: false,
         strict: false,
         replicas: 0,
     }

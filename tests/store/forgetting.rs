@@ -193,7 +193,7 @@ fn fenced(holder: &str) -> StoreRequest {
         lease_ms: LONG,
         fence: Fence::New,
         expects: None,
-        likely_free: false,
+        bare: false,
         strict: false,
         replicas: 0,
     }

@@ -9,7 +9,6 @@ mod fences;
 mod fixture;
 mod forgetting;
 mod network;
-mod plain;
 mod pushes;
 mod redis;
 mod refusals;

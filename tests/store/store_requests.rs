@@ -302,7 +302,7 @@ async fn keys_and_tokens_are_any_bytes(fixture: Fixture) {
         lease_ms: LONG,
         fence: Fence::No,
         expects: None,
-        likely_free: false,
+        bare: false,
         strict: false,
         replicas: 0,
     };

@@ -51,6 +51,11 @@ impl Queue {
             self.waiters.leave(send.request, keep);
             context.reply(send.request, Reply::Nil);
         }
+        if let Some(lease) = self.lease.as_mut().filter(|lease| lease.bare) {
+            // From now on a client waits for pushes.
+            lease.bare = false;
+            self.cached_holder = None;
+        }
     }
 
     pub(super) fn stop_waiting(&mut self, request: RequestId, context: &mut Context<'_>) {

@@ -22,6 +22,7 @@ impl Queue {
             user,
             token,
             fence: asked_fence,
+            bare,
             strict,
             ..
         } = &in_flight.store_request
@@ -44,11 +45,12 @@ impl Queue {
                 }
                 // Another instance may have granted the lock to a token that held it already, but not to a token that
                 // lockgate made and gave no client.
-                let ours = fresh || (in_flight.again && !again && !in_flight.explicit);
+                let ours = fresh || (in_flight.again && !again && !in_flight.explicit && !bare);
                 // No new fence comes if the token keeps the fence it has.
                 let is_sure = fence.is_some() || matches!(asked_fence, Fence::NewUnless(_));
                 let fence = (fence, is_sure.then_some(deadline));
-                let how = (!again && (fresh || in_flight.again)).then_some(GrantKind::Free);
+                let how =
+                    (!again && (fresh || *bare || in_flight.again)).then_some(GrantKind::Free);
                 self.granted(in_flight, ours.then_some(deadline), fence, how, context);
             }
             Outcome::Held { holder, ttl_ms } => {

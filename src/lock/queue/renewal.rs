@@ -242,6 +242,10 @@ impl Queue {
             renew_at: renewal(in_flight.sent_at, lease_ms, renewed_after),
             renewal_unknown: false,
             changed: false,
+            bare: matches!(
+                in_flight.store_request,
+                StoreRequest::Acquire { bare: true, .. }
+            ) && self.armed.is_none(),
             check_at: None,
         }
     }

@@ -2,9 +2,9 @@
 
 use super::{Context, InFlight, PendingOp, Queue};
 use crate::lock::{
-    event::{Action, Reply, RequestId, Time, Token, UserId},
+    event::{Action, Reply, RequestId, Settings, Time, Token, UserId},
     fault::{Fault, planted},
-    lease::Lease,
+    lease::{Lease, is_wanted_back},
     store_request::{Deadline, Fence, Mark, StoreRequest, StoreRequestId},
     wait_queue::{Waiter, WaiterId},
 };
@@ -119,7 +119,7 @@ impl Queue {
                 None => Fence::New,
             },
             expects: lease.and_then(|lease| lease.deadline),
-            likely_free: self.store_requests == 0,
+            bare: self.is_bare(waiter, context.settings),
             strict,
             replicas: match planted(Fault::GrantedUnacknowledged) {
                 true => 0,
@@ -127,6 +127,18 @@ impl Queue {
             },
         };
         self.start_for(Some(no), store_request, None, context);
+    }
+
+    /// Returns whether the place has the only request for a lock of which nothing is known, without an explicit token,
+    /// session, fence or replicas, for a lease that is not written back.
+    fn is_bare(&self, waiter: &Waiter, settings: &Settings) -> bool {
+        let session = waiter.requests.iter().any(|waiting| waiting.session);
+        let known = self.armed.is_some() || self.cached_holder.is_some() || self.lease.is_some();
+        let alone = self.waiters.requests() == 1;
+        // Without its deadline, a grant that reached no client could not be distinguished from a grant of the same
+        // token that the client got elsewhere.
+        let plain = !waiter.explicit && !session && !waiter.wants_fence() && waiter.replicas() == 0;
+        alone && plain && !known && !is_wanted_back(false, settings)
     }
 
     /// Returns the store request that serves this pending operation. None: nothing is left to do.

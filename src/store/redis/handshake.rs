@@ -28,7 +28,6 @@ use super::{
     can_lock::CanLock,
     credentials::{Login, forms_of, log_in, may_know_no_users, without_arguments},
     data_loss::{DataLossDetector, Identity},
-    plain::PlainAcquisitions,
     reconnector::Reconnector,
     requests::{self, SentRequest},
     scripts::{ACK_KEY, FENCE_KEY, GRACE_KEY, RAISE_FENCE, error_text, is_passing},
@@ -57,7 +56,6 @@ pub(super) struct Subject {
     pub(super) fences: Arc<DashMap<u32, u64>>,
     pub(super) metrics: Arc<UpstreamMetrics>,
     pub(super) can_lock: Arc<CanLock>,
-    pub(super) plain: PlainAcquisitions,
     /// The reconnector of these connections.
     pub(super) reconnector: Weak<Reconnector>,
 }
@@ -544,8 +542,8 @@ impl Receiver for LinkReceiver {
         }
     }
 
-    fn replied(&self, sent: SentRequest, earlier: Option<Value>, reply: Value) {
-        requests::replied(&self.subject, sent, earlier, reply);
+    fn replied(&self, sent: SentRequest, reply: Value) {
+        requests::replied(&self.subject, sent, reply);
     }
 }
 

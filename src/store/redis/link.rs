@@ -18,7 +18,7 @@ use super::{
     acker::{self, Acker, Unacknowledged},
     handshake::{Opened, Peer, Subject},
     requests::{self, SentRequest},
-    scripts::{Form, Reading, Request},
+    scripts::{Reading, Request},
     settings::{HELD_PING, LONGEST_PAUSE},
     wire::Wire,
 };
@@ -86,8 +86,8 @@ impl Link {
 
     /// Sends a request; none if the connection broke before the reply.
     pub(super) async fn ask(&self, request: &Request) -> Option<(Outcome, bool)> {
-        self.ask_until_done(request, Reading::Again(Form::ByHash))
-            .await
+        let form = request.first_form();
+        self.ask_until_done(request, Reading::Again(form)).await
     }
 
     /// Goes on with a request after this reading of the reply to a form of it: sends other forms until Redis executes
@@ -101,12 +101,6 @@ impl Link {
             let form = match reading {
                 Reading::Done { outcome, read } => return Some((outcome, read)),
                 Reading::Again(form) => form,
-                Reading::NoDeadline => {
-                    if let Some(taking_back) = request.to_taking_back() {
-                        Box::pin(self.ask(&taking_back)).await?;
-                    }
-                    Form::ByHash
-                }
             };
             let sent_at = clock::now();
             let reply = self

@@ -1,7 +1,7 @@
 //! Locks in a Redis node. A lock is a plain string key with an expiry; its value is the owner's token.
 //!
 //! - [`settings`]: the Redis address, lockgate's own account there, and the timeouts.
-//! - `scripts`: one Lua script per kind of request (`lua/*.lua`); `plain`: where plain commands take its place.
+//! - `scripts`: one Lua script per kind of request (`lua/*.lua`).
 //! - `acl_error`: the error of a script that the user may not run.
 //! - `requests`: the path of a request, and of its outcome back to the queue.
 //! - `link`: one connection, shared by all requests of one user in one database. Redis pushes changes of locks
@@ -34,7 +34,6 @@ use self::{
     can_lock::CanLock,
     data_loss::DataLossDetector,
     handshake::Subject,
-    plain::PlainAcquisitions,
     reconnector::Reconnector,
     scripts::{ACK_KEY, FENCE_KEY, GRACE_KEY, Request, error_text},
 };
@@ -57,7 +56,6 @@ pub mod doctor;
 mod grace;
 mod handshake;
 mod link;
-mod plain;
 mod readiness;
 mod reconnector;
 mod requests;
@@ -146,7 +144,6 @@ impl RedisStore {
                 fences: Arc::clone(&self.fences),
                 metrics: Arc::clone(&self.metrics),
                 can_lock: Arc::clone(&self.can_lock),
-                plain: PlainAcquisitions::default(),
                 reconnector: Weak::new(),
             };
             Reconnector::new(subject, Arc::clone(&self.next_id))

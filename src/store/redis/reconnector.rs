@@ -386,7 +386,6 @@ impl Keeper {
         } = met;
         let knows_redis = grace.is_some();
         self.previous.clone_from(&link.peer);
-        self.subject.plain.reset();
         self.shared.up(&link);
         let again = std::mem::replace(&mut self.was_up, true);
         let open = self.subject.metrics.opened(again);

@@ -16,7 +16,7 @@ use super::{
     handshake::Subject,
     link::Link,
     reconnector::Reconnector,
-    scripts::{FENCE_CEILING, Form, Reading, Request, read_plain},
+    scripts::{FENCE_CEILING, Form, Reading, Request},
 };
 use crate::{
     clock,
@@ -58,7 +58,7 @@ pub(super) fn send_now(
     let sent = SentRequest {
         name: name.clone(),
         id,
-        form: request.first_form(reconnector.subject().plain.are_allowed()),
+        form: request.first_form(),
         request,
         sent_at: clock::now(),
         link: link.id,
@@ -72,35 +72,13 @@ impl SentRequest {
     #[cfg(test)]
     pub(super) fn check(key: &'static str) -> Self {
         use crate::lock::{StoreRequest, UserId};
-        let user = UserId::ANONYMOUS;
-        Self::new(key, StoreRequest::Check { user }, Form::ByHash)
-    }
-
-    /// An acquisition of this lock by plain commands.
-    #[cfg(test)]
-    pub(super) fn plain(key: &'static str) -> Self {
-        use crate::lock::{Fence, StoreRequest, Token, UserId};
-        let store_request = StoreRequest::Acquire {
-            user: UserId::ANONYMOUS,
-            token: Token::new("t"),
-            lease_ms: 1_000,
-            fence: Fence::No,
-            expects: None,
-            likely_free: true,
-            strict: false,
-            replicas: 0,
-        };
-        Self::new(key, store_request, Form::Plain)
-    }
-
-    #[cfg(test)]
-    fn new(key: &'static str, store_request: crate::lock::StoreRequest, form: Form) -> Self {
         let key = Arc::<[u8]>::from(key.as_bytes());
+        let user = UserId::ANONYMOUS;
         Self {
-            request: Request::new(Arc::clone(&key), store_request, 0),
+            request: Request::new(Arc::clone(&key), StoreRequest::Check { user }, 0),
             name: LockName { database: 0, key },
             id: StoreRequestId(0),
-            form,
+            form: Form::ByHash,
             sent_at: Time::default(),
             link: LinkId::new(0),
             tells: true,
@@ -115,28 +93,16 @@ impl SentRequest {
 
 /// Reports the outcome of a request that was sent at once, or goes on with the request where its reply leaves something
 /// to do.
-pub(super) fn replied(
-    subject: &Arc<Subject>,
-    sent: SentRequest,
-    earlier: Option<Value>,
-    reply: Value,
-) {
+pub(super) fn replied(subject: &Arc<Subject>, sent: SentRequest, reply: Value) {
     let took = clock::now().micros_since(sent.sent_at);
     subject.metrics.latency.count(took);
-    let reading = match earlier {
-        Some(set) => read_plain(&set, &reply),
-        None => sent.request.read(sent.form, reply),
-    };
-    match reading {
+    match sent.request.read(sent.form, reply) {
         Reading::Done { outcome, read } if !needs_more(&sent.request, &outcome) => {
             let armed = (read && sent.tells).then_some(sent.link);
             let reply = conclude(subject, &sent.request, outcome, armed);
             subject.listener.replied(&sent.name, sent.id, reply);
         }
         reading => {
-            if reading == Reading::NoDeadline {
-                subject.plain.refused();
-            }
             let subject = Arc::clone(subject);
             tokio::spawn(async move {
                 let reply = go_on(&subject, &sent, reading).await;
@@ -223,7 +189,8 @@ async fn send_on(link: &Arc<Link>, reconnector: &Reconnector, request: &Request)
         }
         return untold(missing.outcome(None));
     }
-    finish(link, reconnector, request, Reading::Again(Form::ByHash)).await
+    let first = Reading::Again(request.first_form());
+    finish(link, reconnector, request, first).await
 }
 
 /// Returns whether such an outcome is not the end of the request.
@@ -291,9 +258,6 @@ fn conclude(
         let mut seen = subject.fences.entry(subject.database).or_default();
         *seen = fence.max(*seen);
     }
-    if request.acquires() && matches!(outcome, Outcome::Granted { .. }) {
-        subject.plain.script_granted();
-    }
     StoreReply {
         outcome,
         armed,
@@ -325,7 +289,7 @@ async fn acknowledged(
     match (link.acknowledge(request.replicas()).await, shortening) {
         (Ok(()), None) => reply,
         (Ok(()), Some(shortening)) => {
-            let first = Reading::Again(Form::ByHash);
+            let first = Reading::Again(shortening.first_form());
             Box::pin(finish(link, reconnector, &shortening, first)).await
         }
         (Err(missing), _) => StoreReply {

@@ -1,5 +1,4 @@
-//! The requests to Redis: one Lua script per kind of request (`lua/*.lua`), atomic as every script is. Only a lock that is
-//! most likely free is taken by plain commands ([`Form::Plain`]).
+//! The requests to Redis: one Lua script per kind of request (`lua/*.lua`), atomic as every script is.
 //!
 //! - **A script that leaves the lock held ends with a read of the key.** The read arms `CLIENT TRACKING`. With
 //!   `NOLOOP`, a read before the connection's own write does not, since the write removes the key from the
@@ -122,33 +121,20 @@ pub(super) struct Request {
 /// The form of a request on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// `SET` and `PEXPIRETIME` in place of `acquire.lua`, which costs Redis more than twice as much. The `SET` takes a
-    /// free lock, and the read behind it returns the deadline and arms the tracking. If another connection's command
-    /// comes between the two, the worst is that its deletion of the lock goes unnoticed until the release.
-    Plain,
+    /// A plain `SET` in place of `acquire.lua`: half the work for Redis, but it returns no deadline and arms no
+    /// tracking. Nil says that the lock is held.
+    Bare,
     /// The script's hash.
     ByHash,
     /// The whole script, which Redis then caches.
     InFull,
 }
 
-impl Form {
-    /// Returns the number of commands, and so of replies.
-    pub(super) fn commands(self) -> u32 {
-        match self {
-            Self::Plain => 2,
-            Self::ByHash | Self::InFull => 1,
-        }
-    }
-}
-
 /// The meaning of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// Redis executed nothing, or what the request in this form does again: send it so.
+    /// Redis executed nothing: send the request in this form.
     Again(Form),
-    /// The `SET` took the lock, but Redis refuses `PEXPIRETIME`: it is older than version 7, or forbids it.
-    NoDeadline,
     /// Redis executed the request.
     Done {
         /// The state found and the action taken.
@@ -168,29 +154,27 @@ impl Request {
         }
     }
 
-    /// Returns the form in which to send it first, where plain commands may take a lock.
-    pub(super) fn first_form(&self, plain: bool) -> Form {
+    /// Returns the form in which to send it first.
+    pub(super) fn first_form(&self) -> Form {
         match self.store_request {
             StoreRequest::Acquire {
-                likely_free: true,
+                bare: true,
                 fence: Fence::No,
                 replicas: 0,
                 ..
-            } if plain => Form::Plain,
+            } => Form::Bare,
             _ => Form::ByHash,
         }
     }
 
-    /// Appends the commands of this form to `out`, as many as [`Form::commands`] says.
+    /// Appends the command to `out`.
     pub(super) fn write(&self, form: Form, out: &mut Vec<u8>) {
         let arguments = self.arguments();
-        if form == Form::Plain {
-            let mut set = Packer::begin(out, 6);
-            set.word(b"SET").word(&self.key);
-            set.argument(&arguments.values[0]).word(b"NX");
-            set.word(b"PX").argument(&arguments.values[1]);
-            let mut read = Packer::begin(out, 2);
-            read.word(b"PEXPIRETIME").word(&self.key);
+        if form == Form::Bare {
+            let mut command = Packer::begin(out, 6);
+            command.word(b"SET").word(&self.key);
+            command.argument(&arguments.values[0]).word(b"NX");
+            command.word(b"PX").argument(&arguments.values[1]);
             return;
         }
         let script = self.script();
@@ -198,7 +182,7 @@ impl Request {
         let mut command = Packer::begin(out, 3 + keys + values.len());
         match form {
             Form::InFull => command.word(b"EVAL").word(script.text.as_bytes()),
-            Form::ByHash | Form::Plain => command.word(b"EVALSHA").word(script.hash.as_bytes()),
+            Form::ByHash | Form::Bare => command.word(b"EVALSHA").word(script.hash.as_bytes()),
         };
         command.number(keys as u64).word(&self.key);
         if keys == 2 {
@@ -325,26 +309,6 @@ impl Request {
         Some(Self::new(Arc::clone(&self.key), extension, 0))
     }
 
-    /// Returns the release that takes back what a strict acquisition just took: the script would take the token for that
-    /// of another client. None: the script does not.
-    pub(super) fn to_taking_back(&self) -> Option<Self> {
-        let StoreRequest::Acquire {
-            user,
-            token,
-            strict: true,
-            ..
-        } = &self.store_request
-        else {
-            return None;
-        };
-        let release = StoreRequest::Release {
-            user: *user,
-            token: token.clone(),
-            only_if: None,
-        };
-        Some(Self::new(Arc::clone(&self.key), release, 0))
-    }
-
     /// Returns a request that only reads the holder of the same lock.
     pub(super) fn to_check(&self) -> Self {
         let user = self.store_request.user();
@@ -390,7 +354,7 @@ impl Request {
     /// Returns the purpose of the request in this form, for the metrics.
     pub(super) fn purpose(&self, form: Form) -> Purpose {
         match &self.store_request {
-            StoreRequest::Acquire { .. } if form == Form::Plain => Purpose::Set,
+            StoreRequest::Acquire { .. } if form == Form::Bare => Purpose::Set,
             StoreRequest::Acquire { .. } => Purpose::Acquire,
             StoreRequest::Handover { .. } => Purpose::Handover,
             StoreRequest::Release { .. } => Purpose::Release,
@@ -428,10 +392,13 @@ impl Request {
         if self.is_fenced() { 2 } else { 1 }
     }
 
-    /// Interprets the reply to the script in this form.
+    /// Interprets the reply to the command in this form.
     pub(super) fn read(&self, form: Form, reply: Value) -> Reading {
         let releases = matches!(self.store_request, StoreRequest::Release { .. });
         let (outcome, read) = match reply {
+            Value::Okay if form == Form::Bare => (granted(0, false), false),
+            // The script says who holds the lock, or why Redis refuses.
+            _ if form == Form::Bare => return Reading::Again(Form::ByHash),
             Value::ServerError(error) if error.code() == "NOSCRIPT" && form == Form::ByHash => {
                 return Reading::Again(Form::InFull);
             }
@@ -462,19 +429,6 @@ impl Request {
             _ => (unexpected(), false),
         };
         Reading::Done { outcome, read }
-    }
-}
-
-/// Interprets the replies to the commands of [`Form::Plain`].
-pub(super) fn read_plain(set: &Value, deadline: &Value) -> Reading {
-    match (set, deadline) {
-        (Value::Okay, Value::Int(at)) if *at >= 0 => Reading::Done {
-            outcome: granted(*at, true),
-            read: true,
-        },
-        (Value::Okay, Value::ServerError(_)) => Reading::NoDeadline,
-        // The script says who holds the lock, or why Redis refuses.
-        _ => Reading::Again(Form::ByHash),
     }
 }
 

@@ -44,8 +44,8 @@ pub(super) trait Receiver: Send + Sync {
     /// Redis pushed that these keys changed; nil for all.
     fn changed(&self, keys: Value);
 
-    /// Redis replied to a queue's request; with `earlier` to the first of its two commands.
-    fn replied(&self, sent: SentRequest, earlier: Option<Value>, reply: Value);
+    /// Redis replied to a queue's request.
+    fn replied(&self, sent: SentRequest, reply: Value);
 }
 
 /// The destination of a reply.
@@ -54,8 +54,6 @@ enum ReplyTo {
     Future(oneshot::Sender<Value>),
     /// A queue waits for the reply.
     Queue(SentRequest),
-    /// The queue that waits for the next reply gets this one with it.
-    WithNext,
     /// The reply does not matter.
     Ignored,
 }
@@ -106,7 +104,6 @@ impl Wire {
             inbox: Vec::new(),
             scanner: ReplyScanner::new(),
             received: Vec::new(),
-            earlier: None,
             answered: Vec::new(),
             writing: Vec::new(),
             written: 0,
@@ -146,21 +143,16 @@ impl Wire {
 
     /// Sends a queue's request, if there is room. Otherwise returns it.
     pub(super) fn send_now(&self, sent: SentRequest) -> Option<SentRequest> {
-        let (request, form) = sent.request();
-        let Ok(permits) = self.room.try_acquire_many(form.commands()) else {
+        let Ok(permit) = self.room.try_acquire() else {
             return Some(sent);
         };
-        permits.forget();
+        permit.forget();
         let mut outbox = self.outbox();
         if outbox.ended.is_some() {
             return Some(sent);
         }
-        for command in 0..form.commands() {
-            self.metrics.asked(request.purpose(form));
-            if command > 0 {
-                outbox.unanswered.push_back(ReplyTo::WithNext);
-            }
-        }
+        let (request, form) = sent.request();
+        self.metrics.asked(request.purpose(form));
         request.write(form, &mut outbox.bytes);
         self.wake(outbox, ReplyTo::Queue(sent));
         None
@@ -218,7 +210,7 @@ impl Wire {
         self.metrics.settled(unanswered.len());
         let requests = unanswered.into_iter().filter_map(|it| match it {
             ReplyTo::Queue(request) => Some(request),
-            ReplyTo::Future(_) | ReplyTo::WithNext | ReplyTo::Ignored => None,
+            ReplyTo::Future(_) | ReplyTo::Ignored => None,
         });
         requests.collect()
     }
@@ -246,8 +238,6 @@ struct Driver {
     /// Replies and pushes that were read and not passed on; empty between two rounds, like the next two.
     received: Vec<Value>,
     answered: Vec<ReplyTo>,
-    /// The reply that goes to a queue with the next one.
-    earlier: Option<Value>,
     /// Commands on their way to the socket, and how many of these bytes it took.
     writing: Vec<u8>,
     written: usize,
@@ -285,9 +275,9 @@ impl Driver {
     fn scan(&mut self, mut bytes: &[u8]) -> Result<(), WireEnded> {
         while !bytes.is_empty() {
             if self.inbox.is_empty()
-                && let Some((value, length)) = usual_reply(bytes)
+                && let Some((number, length)) = number(bytes)
             {
-                self.received.push(value);
+                self.received.push(Value::Int(number));
                 bytes = &bytes[length..];
                 continue;
             }
@@ -337,10 +327,7 @@ impl Driver {
                 continue;
             }
             match answered.next() {
-                Some(ReplyTo::WithNext) => self.earlier = Some(value),
-                Some(ReplyTo::Queue(sent)) => {
-                    self.receiver.replied(sent, self.earlier.take(), value);
-                }
+                Some(ReplyTo::Queue(sent)) => self.receiver.replied(sent, value),
                 // The caller may be gone.
                 Some(ReplyTo::Future(tell)) => drop(tell.send(value)),
                 Some(ReplyTo::Ignored) | None => {}
@@ -401,15 +388,11 @@ impl Wire {
     }
 }
 
-/// Returns the integer or the `OK` at the front of the bytes, and its length there.
-fn usual_reply(bytes: &[u8]) -> Option<(Value, usize)> {
-    const OK: &[u8] = b"+OK\r\n";
-    if bytes.starts_with(OK) {
-        return Some((Value::Okay, OK.len()));
-    }
+/// Returns the integer at the front of the bytes, and its length there.
+fn number(bytes: &[u8]) -> Option<(i64, usize)> {
     let text = bytes.strip_prefix(b":")?;
     let length = plain_reply(bytes)?;
-    Some((Value::Int(integer(&text[..length - 3])?), length))
+    Some((integer(&text[..length - 3])?, length))
 }
 
 impl WireEnded {

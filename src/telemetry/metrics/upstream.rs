@@ -38,7 +38,7 @@ pub struct UpstreamMetrics {
 /// The purpose of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// One of the two plain commands that take a lock about which nothing is known.
+    /// A plain `SET` that takes a lock about which nothing is known.
     Set,
     /// The script that takes a lock or returns its holder.
     Acquire,

@@ -214,6 +214,22 @@ impl Store {
         }
         let outcome = self.run(now, link, store_request, seen);
         let outcome = self.unacknowledged(store_request, outcome);
+        let outcome = match (store_request, outcome) {
+            // Taken without looking: nothing is told of it, now or later.
+            (StoreRequest::Acquire { bare: true, .. }, Outcome::Granted { fresh: true, .. }) => {
+                let outcome = Outcome::Granted {
+                    deadline: Deadline(0),
+                    fresh: false,
+                    fence: None,
+                };
+                return StoreReply {
+                    outcome,
+                    armed: None,
+                    grace_ms: None,
+                };
+            }
+            (_, outcome) => outcome,
+        };
         // All others end with a read, but what leaves nothing to read.
         let reads = !matches!(
             (store_request, &outcome),

@@ -87,7 +87,7 @@ impl Receiver for Pushes {
     }
 
     // No queue asks on this connection.
-    fn replied(&self, _: SentRequest, _: Option<Value>, _: Value) {}
+    fn replied(&self, _: SentRequest, _: Value) {}
 }
 
 /// An examination under way.
@@ -507,7 +507,7 @@ impl<'a> Examination<'a> {
         let request = Request::new(self.key.clone().into(), request, 0);
         let mut form = match in_full {
             true => Form::InFull,
-            false => Form::ByHash,
+            false => request.first_form(),
         };
         loop {
             let purpose = request.purpose(form);
@@ -517,7 +517,6 @@ impl<'a> Examination<'a> {
             let reply = within(self.settings, async { Ok(reply.await?) }).await?;
             match request.read(form, reply) {
                 Reading::Again(next) => form = next,
-                Reading::NoDeadline => form = Form::ByHash,
                 Reading::Done { outcome, .. } => return Ok(outcome),
             }
         }
@@ -609,7 +608,7 @@ fn acquire(token: &Token) -> StoreRequest {
         lease_ms: LEASE_MS,
         fence: Fence::No,
         expects: None,
-        likely_free: false,
+        bare: false,
         strict: false,
         replicas: 0,
     }

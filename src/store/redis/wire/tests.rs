@@ -23,15 +23,12 @@ impl Receiver for Recorder {
             .unwrap();
     }
 
-    fn replied(&self, sent: SentRequest, earlier: Option<Value>, reply: Value) {
+    fn replied(&self, sent: SentRequest, reply: Value) {
         let key = String::from_utf8_lossy(sent.request().0.key()).into_owned();
         self.0
             .lock()
             .unwrap()
-            .send(format!(
-                "{key} {}{reply:?}",
-                earlier.map_or(String::new(), |it| format!("{it:?} "))
-            ))
+            .send(format!("{key} {reply:?}"))
             .unwrap();
     }
 }
@@ -63,11 +60,7 @@ impl Bench {
 
     /// Sends a queue's request, and reads it at the other end.
     async fn ask(&mut self, key: &'static str) {
-        self.send(SentRequest::check(key), key).await;
-    }
-
-    async fn send(&mut self, request: SentRequest, key: &'static str) {
-        assert!(self.wire.send_now(request).is_none());
+        assert!(self.wire.send_now(SentRequest::check(key)).is_none());
         let mut read = Vec::new();
         let end = format!("{key}\r\n");
         while !read.ends_with(end.as_bytes()) {
@@ -113,45 +106,6 @@ async fn pushes_and_replies_are_passed_on_in_the_order_of_the_wire() {
     assert_eq!(told[3], "changed nil");
     assert!(told[4].starts_with("c "), "{told:?}");
     assert_eq!(bench.wire.in_flight(), 0);
-}
-
-#[tokio::test]
-async fn a_request_of_two_commands_gets_both_replies() {
-    let mut bench = Bench::new();
-    bench.ask("a").await;
-    bench
-        .send(SentRequest::plain("b"), "PEXPIRETIME\r\n$1\r\nb")
-        .await;
-    bench.ask("c").await;
-    assert_eq!(bench.wire.in_flight(), 4);
-    let told = bench
-        .told(b":1\r\n+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n:7\r\n:3\r\n")
-        .await;
-    let [a, push, b, c] = &told[..] else {
-        panic!("{told:?}")
-    };
-    assert_eq!(
-        [&a[..], push, b, c],
-        ["a int(1)", "changed nil", "b ok int(7)", "c int(3)"]
-    );
-    assert_eq!(bench.wire.in_flight(), 0);
-    assert_eq!(in_flight(&bench.metrics), 0);
-}
-
-/// Whoever waits for the rest of the replies is told that there are none.
-#[tokio::test]
-async fn a_request_of_which_one_reply_came_stays() {
-    let mut bench = Bench::new();
-    bench
-        .send(SentRequest::plain("b"), "PEXPIRETIME\r\n$1\r\nb")
-        .await;
-    bench.server.write_all(b"+OK\r\n").await.unwrap();
-    bench.server.shutdown().await.unwrap();
-    let metrics = Arc::clone(&bench.metrics);
-    let (wire, told) = bench.ended().await;
-    assert_eq!(told.try_iter().count(), 0);
-    assert_eq!(wire.take_unanswered().len(), 1);
-    assert_eq!(in_flight(&metrics), 0);
 }
 
 #[tokio::test]
