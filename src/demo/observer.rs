@@ -3,7 +3,7 @@
 //!
 //! Redis counts the calls of a script as if a client had sent them. Here a script is one command, as it is for its
 //! sender: the calls of the script by which spinning clients release are left out of the count, and show in the CPU
-//! time. lockgate's scripts call commands that it also sends by themselves, so there lockgate's own count is used.
+//! time. lockgate's scripts call many, so there lockgate's own count is used.
 
 use std::{collections::BTreeMap, time::Duration};
 

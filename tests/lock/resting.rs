@@ -26,6 +26,20 @@ fn a_lock_that_is_only_held_rests() {
     ]);
 }
 
+/// After a minute the store's word counts no more, and without a waiter nobody asks for another.
+#[test]
+fn a_lock_that_is_held_for_long_rests() {
+    scenario(&[
+        ("1 lock a named px 600000", "acquire a"),
+        ("granted 7", "1 granted a"),
+        ("after 70000", ""),
+        ("rests", "true"),
+        ("2 unlock a", "release a"),
+        ("free", "2 Done"),
+        ("idle", "true"),
+    ]);
+}
+
 #[test]
 fn a_lock_that_has_more_to_do_does_not_rest() {
     scenario(&[

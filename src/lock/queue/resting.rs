@@ -11,10 +11,9 @@ use crate::lock::wait_queue::Numbering;
 #[derive(Debug, Clone)]
 pub struct Resting {
     lease: Lease,
-    /// The cached holder is the holder of the lease; what else is known of it, as in [`CachedHolder`].
-    since: Time,
-    expires_latest: Option<Time>,
-    until: Time,
+    /// When the store last reported the lease's owner as the holder, when its lease ends, and until when that is believed,
+    /// as in [`CachedHolder`]. None: it is not believed any more.
+    believed: Option<(Time, Option<Time>, Time)>,
     /// When the store last replied to a request of the lease's user on the connection that pushes changes.
     replied_at: Option<Time>,
     armed: Option<LinkId>,
@@ -34,7 +33,7 @@ impl Queue {
             waiters,
             ops,
             in_flight: None,
-            cached_holder: cached_holder @ Some(_),
+            cached_holder,
             told_of: None,
             lease: lease @ Some(_),
             streak,
@@ -63,23 +62,22 @@ impl Queue {
         let (chain_since, paused_at) = streak.rests()?;
         let replied_at = rights.rests(owner.user, *armed)?;
         let is_idle = ops.is_empty() && late.is_empty() && unsure.is_empty() && !cut_off.any();
-        if !is_idle || !backoff.rests() {
+        let is_owner = |it: &CachedHolder| it.user == Some(owner.user) && it.holder == owner.token;
+        if !is_idle || !backoff.rests() || !cached_holder.as_ref().is_none_or(is_owner) {
             return None;
         }
-        let is_owner =
-            |it: &mut CachedHolder| it.user == Some(owner.user) && it.holder == owner.token;
-        let CachedHolder {
-            holder: _,
-            user: _,
-            since,
-            expires_latest,
-            until,
-        } = cached_holder.take_if(is_owner)?;
+        let believed = cached_holder.take().map(
+            |CachedHolder {
+                 holder: _,
+                 user: _,
+                 since,
+                 expires_latest,
+                 until,
+             }| (since, expires_latest, until),
+        );
         Some(Resting {
             lease: lease.take()?,
-            since,
-            expires_latest,
-            until,
+            believed,
             replied_at,
             armed: *armed,
             chain_since,
@@ -97,13 +95,15 @@ impl Resting {
     pub fn wake(self, seed: u64) -> Queue {
         Queue {
             waiters: Waiters::resumed(self.numbering),
-            cached_holder: Some(CachedHolder {
-                holder: self.lease.token.clone(),
-                user: Some(self.lease.user),
-                since: self.since,
-                expires_latest: self.expires_latest,
-                until: self.until,
-            }),
+            cached_holder: self
+                .believed
+                .map(|(since, expires_latest, until)| CachedHolder {
+                    holder: self.lease.token.clone(),
+                    user: Some(self.lease.user),
+                    since,
+                    expires_latest,
+                    until,
+                }),
             streak: HandoverStreak::resumed(self.chain_since, self.paused_at),
             rights: Rights::resumed(self.lease.user, self.armed, self.replied_at),
             armed: self.armed,
