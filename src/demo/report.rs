@@ -220,8 +220,8 @@ impl Comparison {
         let (counted, sent) = (spinning.used.commands, spinning.sent);
         if self.others > 0 || counted != sent {
             notes.push(format!(
-                "others are at work on this Redis; its CPU includes theirs, and its commands\n\
-                 while spinning: of {} commands counted while spinning the demo sent {}.",
+                "others are at work on this Redis, and its CPU includes theirs:\n\
+                 of {} commands counted while spinning the demo sent {}.",
                 grouped(counted),
                 grouped(sent),
             ));
