@@ -30,7 +30,7 @@ fn a_lock_that_is_only_held_rests() {
 #[test]
 fn a_lock_that_is_held_for_long_rests() {
     scenario(&[
-        ("1 lock a named px 600000", "acquire a"),
+        ("1 lock a named px 600000", "acquire a px 600000"),
         ("granted 7", "1 granted a"),
         ("after 70000", ""),
         ("rests", "true"),
