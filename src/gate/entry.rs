@@ -105,6 +105,19 @@ impl Entry {
         }
     }
 
+    /// Returns the number of waiting requests, if the lock is held or awaited here.
+    pub(super) fn waiters(&self, now: Time) -> Option<usize> {
+        match self {
+            Self::Awake(awake) => {
+                let here = awake.queue.snapshot(now);
+                let is_here = here.waiters > 0 || here.held_here_ms.is_some();
+                is_here.then_some(here.waiters)
+            }
+            // A list of many locks asks each of them.
+            Self::Resting(resting) => resting.queue.is_held().then_some(0),
+        }
+    }
+
     /// Returns whether nothing is known of the lock and nothing is to be done.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self, Self::Awake(awake) if awake.queue.is_idle())

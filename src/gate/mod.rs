@@ -458,9 +458,8 @@ impl Gate {
             if *its != database || !matches(key) {
                 continue;
             }
-            let here = entry.queue(|it| it.snapshot(now));
-            if here.waiters > 0 || here.held_here_ms.is_some() {
-                found.push((Reverse(here.waiters), Arc::clone(key)));
+            if let Some(waiters) = entry.waiters(now) {
+                found.push((Reverse(waiters), Arc::clone(key)));
                 if found.len() > count {
                     found.pop();
                 }

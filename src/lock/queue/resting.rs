@@ -91,6 +91,11 @@ impl Queue {
 }
 
 impl Resting {
+    /// Returns whether a client counts on the lease, as [`Snapshot::held_here_ms`](super::Snapshot) tells.
+    pub fn is_held(&self) -> bool {
+        self.lease.receivers > 0
+    }
+
     /// Wakes the queue. `seed` determines the jitter.
     pub fn wake(self, seed: u64) -> Queue {
         Queue {
