@@ -45,7 +45,7 @@ impl Backoff {
         self.ask_at
     }
 
-    /// Returns whether no attempt failed lately: while the lock is held and nobody waits, nothing else counts.
+    /// Returns whether no recent attempt failed. A held lock without waiters needs no more of the pace.
     pub fn rests(&self) -> bool {
         [self.in_vain, self.in_vain_this_turn, self.mean] == [0; 3]
     }

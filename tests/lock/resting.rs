@@ -26,7 +26,7 @@ fn a_lock_that_is_only_held_rests() {
     ]);
 }
 
-/// After a minute the store's word counts no more, and without a waiter nobody asks for another.
+/// After a minute the queue no longer believes the store's reply. Without waiters it does not ask again.
 #[test]
 fn a_lock_that_is_held_for_long_rests() {
     scenario(&[

@@ -1,8 +1,8 @@
-//! A queue at rest: its lease is held, nobody waits, and nothing is under way. Most held locks are like this most of the
-//! time, so only what a queue needs to go on from there is kept of them, in half of the memory.
+//! A queue rests while it holds a lease, has no waiters, and has no store request in flight. Most held locks rest most of
+//! the time. A resting queue keeps the state that it needs to go on, which takes half of the memory.
 //!
-//! [`Queue::rest`] takes every field of the queue apart, so that none can be forgotten. It may drop what only serves to
-//! be fair among those who want something.
+//! [`Queue::rest`] names every field of the queue, so the compiler rejects a field that it forgets. It drops the state
+//! that only decides whose turn is next.
 
 use super::{CachedHolder, HandoverStreak, Lease, LinkId, Queue, Rights, Time, Waiters};
 use crate::lock::wait_queue::Numbering;
